@@ -54,7 +54,7 @@ def row_values(keys: np.ndarray) -> np.ndarray:
 
 def row_blocks(num_rows: int) -> Iterator[object]:
     """All rows by ascending key."""
-    from ctr_pipeline.export.rows import RowBlock
+    from ctr_pipeline.embeddings.store import RowBlock
 
     for first in range(0, num_rows, BLOCK_ROWS):
         keys = np.arange(first, min(first + BLOCK_ROWS, num_rows), dtype=np.int64)

@@ -59,7 +59,8 @@ class EmbeddingStore:
     that was never trained reads as zeros.
 
     Args:
-        tables: The tables; ids of table t are 0 … num_ids - 1.
+        tables: The tables; ids of table t are 0 … num_ids - 1. A store of no tables takes batches
+            of no fields.
         segments: What rows are made of; a table may have segments of its own.
         seed: Seed of initial values.
         threads: Threads that `locate`, `gather` and `update` use; results do not depend on it.
@@ -87,11 +88,11 @@ class EmbeddingStore:
         memory_limit: MemoryLimit | None = None,
     ) -> None:
         names = [table.name for table in tables]
-        if not tables or len(tables) > MAX_TABLES or len(set(names)) < len(names):
-            raise ValueError(f"a store needs 1 … {MAX_TABLES} tables of distinct names")
+        if len(tables) > MAX_TABLES or len(set(names)) < len(names):
+            raise ValueError(f"a store has at most {MAX_TABLES} tables, of distinct names")
         if field_tables is None:
             field_tables = range(len(tables))
-        if not field_tables or not all(0 <= table < len(tables) for table in field_tables):
+        if not all(0 <= table < len(tables) for table in field_tables):
             raise ValueError(f"field_tables {list(field_tables)} name a table that is not there")
         self.tables = tuple(tables)
         self.layout = plan_layout(segments, self.tables)

@@ -47,6 +47,11 @@ class StoredRows:
         self._most_held = most_held
 
     @property
+    def width(self) -> int:
+        """Values in a row."""
+        return self._store.width
+
+    @property
     def num_rows(self) -> int:
         """How many there are."""
         return self._sorted.num_rows

@@ -226,7 +226,7 @@ class BatchPreparer:
         self._sorted_tables = np.asarray(field_tables, np.int64)[by_table]
         self._field_tables = tuple(field_tables)
         self._table_sizes = np.array([table.num_ids for table in tables], np.int64)
-        self._fields_a_table = int(np.bincount(self._sorted_tables).max())
+        self._fields_a_table = int(np.bincount(self._sorted_tables).max(initial=0))
         # Appending to and popping from a deque are atomic: each call has a scratch to itself.
         self._idle: deque[_Scratch] = deque()
 

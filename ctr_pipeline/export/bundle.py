@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from ctr_pipeline.export.rows import RowBlock
+from ctr_pipeline.embeddings.store import RowBlock
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 

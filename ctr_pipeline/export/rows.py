@@ -1,10 +1,10 @@
 """Embedding rows as the export takes them: sorted keys and values, block by block."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from ctr_pipeline.embeddings.store import RowBlock
 
 FIELD_SHIFT = 44
 """A key is (field index << 44) | id, so an id is below 2**44 and a field index below 2**19."""
@@ -14,19 +14,6 @@ SENTINEL_KEY = 2**63 - 1
 
 _BLOCK_BYTES = 16 << 20
 """Peak memory is four times as much, and every block a file: 64 files for a gigabyte."""
-
-
-@dataclass(frozen=True)
-class RowBlock:
-    """Some rows in ascending order of keys.
-
-    Attributes:
-        keys: int64 [n].
-        values: float32 [n, width]: the linear weight, then the embedding.
-    """
-
-    keys: NDArray[np.int64]
-    values: NDArray[np.float32]
 
 
 def gather_blocks(

@@ -13,12 +13,13 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_pipeline.durable import explain_os_error, os_errors_explained, sync_folder
+from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ExportError
 from ctr_pipeline.export.bundle import replace_rows
 from ctr_pipeline.export.input_names import choose_input_names
 from ctr_pipeline.export.model_card import ModelCardInfo, write_model_card
 from ctr_pipeline.export.raw_table import columns_as_arrays, columns_as_texts
-from ctr_pipeline.export.rows import RowBlock, gather_blocks
+from ctr_pipeline.export.rows import gather_blocks
 from ctr_pipeline.export.serving_module import RawPreprocessing, RawType, ServingModule
 from ctr_pipeline.export.warmup import write_warmup_requests
 from ctr_pipeline.training.ensemble import EnsembleModel

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,9 +173,10 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     context = RunContext.create(loaded, progress)
     run = context.run
     with opened_trained(context):
-        from ctr_pipeline.pipeline.model.loading import streamed_trained
+        from ctr_pipeline.pipeline.model.loading import open_trained
 
-        with streamed_trained(loaded, run, context.progress) as model:
+        with ExitStack() as stack:
+            model = open_trained(loaded, run, context.progress, on_disk=stack)
             sessions = load_sessions(run.sessions)
             context.times.earlier = total_seconds(sessions)
             prepared = prepare_as_trained(context, model.plan, model.state)

@@ -9,7 +9,7 @@ Axes: B batch, F fields, W values of a row of the ensemble, D embedding dimensio
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
@@ -18,10 +18,37 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.progress import ProgressTask, SilentTask
-from ctr_pipeline.training.compiled import CompiledModel, Floats
+from ctr_pipeline.training.compiled import Floats
 from ctr_pipeline.training.lookup import DenseValues
-from ctr_pipeline.training.scoring import ScoredRows, Scorer
+from ctr_pipeline.training.scoring import ScoredRows
 from ctr_pipeline.training.slots import Slots
+
+
+class Network(Protocol):
+    """The dense part of a trained model, or of an ensemble."""
+
+    @property
+    def num_parameters(self) -> int:
+        """How many dense parameters it has."""
+
+    @property
+    def slots(self) -> Slots | None:
+        """How slots become fields; None without sequences."""
+
+    def assign(self, parameters_P: Floats) -> Any:
+        """Returns the Keras model, or the `EnsembleModel`, with these parameters."""
+
+
+class RowScorer(Protocol):
+    """Scores encoded rows by a trained model, or by an ensemble."""
+
+    def score(
+        self, ids_RF: NDArray[np.int32], numbers_RN: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Computes logits, float32 [R]."""
+
+    def score_split(self, reader: EncodedReader, task: ProgressTask | None = None) -> ScoredRows:
+        """Computes the logits of all rows of a split, and reads their labels."""
 
 
 class EnsembleModel:
@@ -111,7 +138,7 @@ class EnsembleNetwork:
         embedding_dim: D, the same for all.
     """
 
-    members: tuple[CompiledModel, ...]
+    members: tuple[Network, ...]
     embedding_dim: int
 
     @property
@@ -167,7 +194,7 @@ class EnsembleScorer:
         block_rows: Rows of a split that are read at once.
     """
 
-    def __init__(self, members: Sequence[Scorer], block_rows: int) -> None:
+    def __init__(self, members: Sequence[RowScorer], block_rows: int) -> None:
         self._members = tuple(members)
         self._block_rows = block_rows
 

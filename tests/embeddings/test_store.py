@@ -514,7 +514,6 @@ def test_arrays_that_do_not_fit_are_refused():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tables": []}, "distinct names"),
         ({"tables": [TABLES[0], TABLES[0]]}, "distinct names"),
         ({"segments": []}, "distinct names"),
         ({"segments": [LINEAR, LINEAR]}, "distinct names"),
@@ -525,6 +524,21 @@ def test_arrays_that_do_not_fit_are_refused():
 def test_stores_that_cannot_be_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         make_store(**arguments)
+
+
+def test_a_store_of_no_tables_takes_batches_of_no_fields():
+    store = make_store(tables=[])
+    store.set_training_counts([])
+    prepared = store.prepare(np.zeros((4, 0), np.int32), 3)
+    store.locate(prepared, create=True)
+    linear, vectors = store.gather_parts(prepared, num_leading=1)
+    assert (linear.shape, vectors.shape) == ((4, 0, 1), (4, 0, store.width - 1))
+    store.update(prepared, (linear, vectors), step=1, learning_rate_factor=1.0, num_examples=3)
+    file = io.BytesIO()
+    store.save(file)
+    file.seek(0)
+    store.load(file)
+    assert (store.num_rows, store.evict(9), list(store.iterate_rows(2))) == (0, 0, [])
 
 
 def test_batches_are_prepared_beside_a_step():

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from ctr_pipeline.export.rows import SENTINEL_KEY, RowBlock, gather_blocks
+from ctr_pipeline.embeddings.store import RowBlock
+from ctr_pipeline.export.rows import SENTINEL_KEY, gather_blocks
 
 
 def block(*keys: int, width: int = 2) -> RowBlock:

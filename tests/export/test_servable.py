@@ -16,12 +16,13 @@ import pytest
 import tensorflow as tf
 
 from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ExportError, RunFolderError
 from ctr_pipeline.export import parity
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
 from ctr_pipeline.export.parity import PARITY_FILE, TOLERANCE, ProvingProcess, prove_parity
-from ctr_pipeline.export.rows import FIELD_SHIFT, RowBlock
+from ctr_pipeline.export.rows import FIELD_SHIFT
 from ctr_pipeline.export.servable import (
     ExportedModel,
     discard_export,
@@ -356,7 +357,7 @@ from pathlib import Path
 import numpy as np
 from test_servable import Job
 from ctr_pipeline.config.models import ModelConfig
-from ctr_pipeline.export.rows import RowBlock
+from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.build import build_model
 

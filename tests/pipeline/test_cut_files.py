@@ -21,9 +21,11 @@ from ctr_pipeline.pipeline.job.cut_files import (
     FIRST_CUT,
     find_cuts,
     last_of_epoch,
+    open_cut,
     restore_cut,
     write_first_cut,
 )
+from ctr_pipeline.pipeline.model.parameters import Parameters
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -70,7 +72,7 @@ def parameters(*, trained, steps=6):
         gradients = chance.normal(size=(30, 2, 3)).astype(np.float32)
         store.update(prepared, gradients, step=step, learning_rate_factor=1.0, num_examples=30)
         dense.update(chance.normal(size=NUM_DENSE).astype(np.float32), step=step)
-    return store, dense
+    return Parameters(store, dense)
 
 
 def records_of(store):
@@ -83,15 +85,15 @@ def records_of(store):
 
 def test_the_first_cut_is_read_back_bit_for_bit(tmp_path):
     spec = spec_of(tmp_path)
-    store, dense = parameters(trained=True)
-    write_first_cut(spec, store, dense)
+    written = parameters(trained=True)
+    write_first_cut(spec, written)
     (manifest,), damages = CheckpointsFolder(tmp_path / "checkpoints", "test").sound(read=True)
     assert not damages
-    again, dense_again = parameters(trained=False)
-    restore_cut(again, dense_again, tmp_path / "checkpoints", manifest)
-    assert records_of(again) == records_of(store)
-    assert dense_again.values.tobytes() == dense.values.tobytes()
-    assert dense_again.slots.tobytes() == dense.slots.tobytes()
+    again = parameters(trained=False)
+    restore_cut(again, tmp_path / "checkpoints", manifest)
+    assert records_of(again.rows) == records_of(written.rows)
+    assert again.dense.values.tobytes() == written.dense.values.tobytes()
+    assert again.dense.slots.tobytes() == written.dense.slots.tobytes()
     # Nothing is counted yet, and the cut is one that a job may go back to.
     frozen = json.loads(json.dumps(manifest.frozen))
     ledger = Ledger.thaw(frozen, lambda _: pytest.fail("no epoch is open"))
@@ -102,8 +104,9 @@ def test_the_first_cut_is_read_back_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("num_servers", [1, 3, 5])
 def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path, num_servers):
     """An update of the first batch equals the seventh of one process."""
-    store, dense = parameters(trained=True)
-    write_first_cut(spec_of(tmp_path), store, dense)
+    written = parameters(trained=True)
+    store, dense = written.rows, written.dense
+    write_first_cut(spec_of(tmp_path), written)
     spec = spec_of(tmp_path, num_parameter_servers=num_servers, earlier_steps=6)
     folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
     request = folder.load(FIRST_CUT).restore_request(1, None)
@@ -137,23 +140,31 @@ def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path,
 
 def test_a_model_without_tables_has_a_first_cut(tmp_path):
     spec = spec_of(tmp_path, tables=())
-    _, dense = parameters(trained=True)
-    write_first_cut(spec, None, dense)
-    manifest = CheckpointsFolder(tmp_path / "checkpoints", "test").load(FIRST_CUT)
-    _, again = parameters(trained=False)
-    restore_cut(None, again, tmp_path / "checkpoints", manifest)
-    assert again.values.tobytes() == dense.values.tobytes()
+    no_rows = EmbeddingStore((), spec.segments, seed=3, threads=1)
+    dense = parameters(trained=True).dense
+    write_first_cut(spec, Parameters(no_rows, dense))
+    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    manifest = folder.load(FIRST_CUT)
+    again = Parameters(no_rows, parameters(trained=False).dense)
+    restore_cut(again, tmp_path / "checkpoints", manifest)
+    assert again.dense.values.tobytes() == dense.values.tobytes()
+    rows = open_cut(again, tmp_path / "checkpoints", manifest, tmp_path)
+    assert (rows.num_rows, list(rows.iterate_rows(8))) == (0, [])
+    rows.release()
+    server = ServerState(spec, 0, threads=1)
+    server.restore(folder.load(FIRST_CUT).restore_request(1, None))
+    low, high = server.range
+    assert np.array_equal(server.dense_values(), dense.values[low:high])
 
 
 def test_a_damaged_first_cut_is_refused(tmp_path):
-    store, dense = parameters(trained=True)
-    write_first_cut(spec_of(tmp_path), store, dense)
+    write_first_cut(spec_of(tmp_path), parameters(trained=True))
     folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
     manifest = folder.load(FIRST_CUT)
     path = next(file for file in (tmp_path / "checkpoints").iterdir() if file.suffix == ".arrow")
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointError):
-        restore_cut(*parameters(trained=False), tmp_path / "checkpoints", manifest)
+        restore_cut(parameters(trained=False), tmp_path / "checkpoints", manifest)
 
 
 class Told(SilentProgress):
@@ -165,7 +176,7 @@ class Told(SilentProgress):
 
 
 def test_the_last_whole_cut_of_an_epoch_is_found_and_damaged_ones_are_told(tmp_path):
-    write_first_cut(spec_of(tmp_path), *parameters(trained=True))
+    write_first_cut(spec_of(tmp_path), parameters(trained=True))
     folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
     first = folder.load(FIRST_CUT)
     for cut, epoch in ((2, 0), (3, 1), (4, 1), (5, 2), (6, 2)):

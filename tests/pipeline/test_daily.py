@@ -12,7 +12,8 @@ from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.errors import CheckpointError, ConfigError
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.model.trained_model import assemble_local
+from ctr_pipeline.pipeline.model.dense_model import compile_model
+from ctr_pipeline.pipeline.model.trained_model import initial_parameters
 from ctr_pipeline.pipeline.run import run_pipeline, train
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
 from ctr_pipeline.pipeline.stages.analyze import run_analysis
@@ -66,7 +67,7 @@ def second(world):
 
 
 def parts_of(settings):
-    """The fresh model of a config and the store of its earlier run, before the first step."""
+    """The parameters of a config and the rows of its earlier run, before the first step."""
     loaded = config_from_mapping(settings)
     run, progress = RunFolder(loaded.config.run_folder), SilentProgress()
     run.path.mkdir(exist_ok=True)
@@ -74,10 +75,12 @@ def parts_of(settings):
     beginning = find_beginning(loaded, run, keep=False, progress=progress)
     analysis = run_analysis(context, beginning=beginning)
     encoding = run_encoding(context, analysis)
-    model = assemble_local(loaded, run, encoding.plan, encoding.counts)
+    config, plan = loaded.config, encoding.plan
+    compiled = compile_model(config, run, plan, trains=True)
+    model = initial_parameters(config, run, plan, encoding.counts, compiled)
     unlimited = {"threads": 1, "memory_limit": None, "progress": progress}
-    fill_from_earlier(model.store, model.dense, model.plan, beginning, **unlimited)
-    num_dense = model.compiled.num_parameters
+    fill_from_earlier(model, plan, beginning, **unlimited)
+    num_dense = compiled.num_parameters
     earlier = load_earlier(beginning, num_dense=num_dense, **unlimited)
     assert np.array_equal(model.dense.values, earlier.dense.values)
     assert np.array_equal(model.dense.slots, earlier.dense.slots)
@@ -95,7 +98,7 @@ def records_of(store):
 def test_rows_of_day_1_are_the_same_bits_before_the_first_step(world, tmp_path):
     settings = settings_of(world / "day2.csv", tmp_path / "two", init_from=world / "one")
     run, beginning, encoding, model, earlier = parts_of(settings)
-    before, after = records_of(earlier), records_of(model.store)
+    before, after = records_of(earlier), records_of(model.rows)
     assert len(before) == len(after) > 200
     plan, grown = beginning.plan, encoding.plan
     # Item and past have new values, user is hashed, x is cut where day 1 was.
@@ -120,7 +123,7 @@ def test_rows_of_day_1_are_the_same_bits_before_the_first_step(world, tmp_path):
     assert all(int(value[1:]) >= FIRST_NEW for value in values[len(known) :])
     # The optimizers' state is there, too, and rows count what both days had of them.
     assert np.abs(model.dense.slots).max() > 0
-    counts = model.store.row_headers(np.arange(3, dtype=np.int64))[0]
+    counts = model.rows.row_headers(np.arange(3, dtype=np.int64))[0]
     earlier_counts = earlier.row_headers(np.arange(3, dtype=np.int64))[0]
     assert counts.tolist() == (earlier_counts + encoding.counts[0][:3]).tolist()
 

@@ -111,6 +111,7 @@ class Rows:
     def __init__(self, values):
         self.values = dict(sorted(values.items()))
         self.released = False
+        self.width = WIDTH
 
     @property
     def num_rows(self):
@@ -145,10 +146,11 @@ ROWS = st.dictionaries(
 
 @given(st.lists(ROWS, min_size=1, max_size=4), st.integers(1, 12))
 def test_ensemble_rows_are_those_of_a_dictionary(members, block_rows):
-    rows = EnsembleRows([Rows(member) for member in members], WIDTH)
+    rows = EnsembleRows([Rows(member) for member in members])
     blocks = list(rows.iterate_rows(block_rows))
     keys = sorted({key for member in members for key in member})
     assert rows.num_rows == len(keys)
+    assert rows.width == WIDTH * len(members)
     assert num_rows_made(rows) == sum(map(len, members))
     assert num_rows_made(rows.members[0]) == len(members[0])
     assert rows.memory_bytes() == sum(map(len, members))
@@ -164,5 +166,5 @@ def test_ensemble_rows_are_those_of_a_dictionary(members, block_rows):
 
 def test_release_releases_all():
     members = [Rows({1: (0.0, 1.0)}), Rows({})]
-    EnsembleRows(members, WIDTH).release()
+    EnsembleRows(members).release()
     assert all(member.released for member in members)

@@ -379,7 +379,8 @@ class _Search:
     ) -> TrialRecord:
         import keras
 
-        from ctr_pipeline.pipeline.model.trained_model import assemble_local
+        from ctr_pipeline.pipeline.model.dense_model import compile_model
+        from ctr_pipeline.pipeline.model.trained_model import initial_parameters
         from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
         values: list[float] = []
@@ -397,16 +398,18 @@ class _Search:
         keras.utils.clear_session()
         gc.collect()
         with ExitStack() as stack:
-            model = assemble_local(trial, self.folder.run, self.encoding.plan, self.encoding.counts)
+            config, shared, plan = trial.config, self.folder.run, self.encoding.plan
+            compiled = compile_model(config, shared, plan, trains=True)
+            parameters = initial_parameters(config, shared, plan, self.encoding.counts, compiled)
             train, valid = (
                 stack.enter_context(EncodedReader(self.encoding.folders[split]))
                 for split in ("train", "valid")
             )
             trainer = Trainer(
-                config=trial.config.train,
-                compiled=model.compiled,
-                embeddings=model.lookup,
-                dense=model.dense,
+                config=config.train,
+                compiled=compiled,
+                embeddings=parameters.rows,
+                dense=parameters.dense,
                 train=train,
                 valid=valid,
                 files=TrainerFiles(run.checkpoint_storage, run.history, run.events),

@@ -19,8 +19,8 @@ from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
-from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_log
+from ctr_pipeline.pipeline.model.parameters import Parameters
 from ctr_pipeline.progress import Progress
 
 FIRST_CUT = 1
@@ -39,52 +39,46 @@ def last_of_epoch(cuts: Sequence[CutManifest], epoch: int) -> CutManifest | None
     return next((cut for cut in cuts if cut.facts.epoch == epoch), None)
 
 
-def restore_cut(
-    rows: EmbeddingStore | None, dense: DenseParameters, folder: Path, manifest: CutManifest
-) -> None:
+def restore_cut(parameters: Parameters, folder: Path, manifest: CutManifest) -> None:
     """Replaces parameters by those of a cut.
 
     Args:
-        rows: With the tables, segments and seed of the job; None without tables.
-        dense: All dense parameters.
+        parameters: Of the tables, segments and seed of the job.
+        folder: Checkpoints of the job.
+        manifest: The cut.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
     """
     facts = manifest.facts
-    if rows is not None:
-        restore_rows(
-            rows, folder, _chains(manifest), num_partitions=facts.num_partitions, cut=facts.cut
-        )
-    _restore_dense(dense, folder, manifest)
+    restore_rows(
+        parameters.rows,
+        folder,
+        _chains(manifest),
+        num_partitions=facts.num_partitions,
+        cut=facts.cut,
+    )
+    _restore_dense(parameters.dense, folder, manifest)
 
 
 def open_cut(
-    store: EmbeddingStore | None,
-    dense: DenseParameters,
-    folder: Path,
-    manifest: CutManifest,
-    workspace: Path,
-) -> StoredRows | None:
-    """Reads dense parameters of a cut; its rows stay on the disk.
+    parameters: Parameters, folder: Path, manifest: CutManifest, workspace: Path
+) -> StoredRows:
+    """Reads the dense parameters of a cut; its rows stay on disk.
 
     Args:
-        store: Empty, with the tables, segments and seed of the job; None without tables.
-        dense: All dense parameters; replaced.
+        parameters: Of the tables, segments and seed of the job; the dense ones are replaced.
+        folder: Checkpoints of the job.
+        manifest: The cut.
         workspace: Folder on whose disk rows are sorted.
-
-    Returns:
-        The rows; None without tables.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
         RunFolderError: The disk is full.
     """
-    _restore_dense(dense, folder, manifest)
-    if store is None:
-        return None
+    _restore_dense(parameters.dense, folder, manifest)
     return open_row_log(
-        store,
+        parameters.rows,
         folder,
         _chains(manifest),
         num_partitions=manifest.facts.num_partitions,
@@ -103,28 +97,20 @@ def _chains(manifest: CutManifest) -> list[list[CutFile]]:
     return [_log_files(chain.files) for chain in manifest.files.partitions]
 
 
-def write_first_cut(spec: JobSpec, rows: EmbeddingStore | None, dense: DenseParameters) -> None:
+def write_first_cut(spec: JobSpec, parameters: Parameters) -> None:
     """Writes parameters as the cut that a new job finds and begins with.
-
-    Args:
-        rows: All rows; None without tables.
-        dense: All dense parameters.
 
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
     folder = CheckpointsFolder(Path(spec.checkpoints_folder), spec.job)
     create_folder(folder.path, spec.job)
-    servers = spec.num_parameter_servers
-    row_files: tuple[CutFile, ...] = ()
-    if rows is not None:
-        snapshot = RowSnapshot(rows, cut=FIRST_CUT)
-        snapshot.begin(full=True)
-        row_files = snapshot.write(
-            folder.path,
-            num_partitions=spec.num_partitions,
-            partitions=range(spec.num_partitions),
-        )
+    servers, dense = spec.num_parameter_servers, parameters.dense
+    snapshot = RowSnapshot(parameters.rows, cut=FIRST_CUT)
+    snapshot.begin(full=True)
+    row_files = snapshot.write(
+        folder.path, num_partitions=spec.num_partitions, partitions=range(spec.num_partitions)
+    )
     dense_files: tuple[CutFile, ...] = ()
     if spec.num_dense:
         dense_files = (

@@ -13,11 +13,13 @@ from ctr_pipeline.distributed.master.manifests import (
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.job.cut_files import find_cuts, last_of_epoch, open_cut, restore_cut
+from ctr_pipeline.pipeline.model.dense_model import compile_model
+from ctr_pipeline.pipeline.model.embedding_rows import ReadableRows
 from ctr_pipeline.pipeline.model.trained_model import (
     TrainedModel,
-    assemble_local,
+    initial_parameters,
     require_same_plan,
-    with_initial_parameters,
+    sorting_folder,
 )
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
@@ -108,49 +110,38 @@ def find_newest_cut(run: RunFolder, progress: Progress) -> TrainedCut:
     )
 
 
-def open_job_model(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> TrainedModel:
-    """Loads the best epoch into this process.
-
-    Raises:
-        CheckpointError: As `find_trained_cut`.
-    """
-    cut = find_trained_cut(loaded, run, progress)
-    model = assemble_local(loaded, run, cut.plan, None)
-    restore_cut(model.store, model.dense, run.checkpoints, cut.manifest)
-    return model.opened(cut.state).trained()
-
-
-def stream_job_model(
+def open_trained_cut(
     loaded: LoadedConfig,
     run: RunFolder,
     progress: Progress,
-    stack: ExitStack,
+    *,
+    on_disk: ExitStack | None,
     compiled: CompiledModel | None = None,
 ) -> TrainedModel:
-    """Opens the best epoch; its rows stay on the disk, sorted in the run folder.
+    """Opens the model of the best epoch.
 
     Args:
         loaded: The config.
         run: The run folder.
-        stack: Gives their room back.
-        compiled: The dense part, where it is there already.
+        progress: Logs each cut that is damaged.
+        on_disk: As for `open_trained`.
+        compiled: The dense part; None compiles it.
 
     Raises:
         CheckpointError: As `find_trained_cut`.
-        RunFolderError: The disk is full.
+        RunFolderError: The disk has no room for the sorted rows.
     """
-    cut = find_trained_cut(loaded, run, progress)
+    cut, config = find_trained_cut(loaded, run, progress), loaded.config
     if compiled is None:
-        model = assemble_local(loaded, run, cut.plan, None)
+        compiled = compile_model(config, run, cut.plan, trains=False)
+    parameters = initial_parameters(config, run, cut.plan, None, compiled)
+    rows: ReadableRows = parameters.rows
+    if on_disk is None:
+        restore_cut(parameters, run.checkpoints, cut.manifest)
     else:
-        model = with_initial_parameters(loaded.config, run, cut.plan, None, compiled)
-    workspace = run.path / "cache"
-    workspace.mkdir(parents=True, exist_ok=True)
-    rows = open_cut(model.store, model.dense, run.checkpoints, cut.manifest, workspace)
-    if rows is None:
-        return model.opened(cut.state).trained()
-    stack.callback(rows.release)
-    return model.opened_with(rows, cut.state).trained()
+        rows = open_cut(parameters, run.checkpoints, cut.manifest, sorting_folder(run))
+        on_disk.callback(rows.release)
+    return TrainedModel.of(cut.plan, compiled, rows, parameters.dense, cut.state)
 
 
 def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifest:

@@ -61,10 +61,10 @@ def trained_in_processes(
         compiled = _prepare(context, encoding, resume=resume, beginning=beginning)
         launcher.start("master", 0)
         view = follow_job(run, launcher, progress, resumable=True)
-    from ctr_pipeline.pipeline.job.trained_cut import stream_job_model
+    from ctr_pipeline.pipeline.job.trained_cut import open_trained_cut
 
     with ExitStack() as stack:
-        model = stream_job_model(loaded, run, progress, stack, compiled)
+        model = open_trained_cut(loaded, run, progress, on_disk=stack, compiled=compiled)
         progress.log(f"Training ended: {model.state.finished}")
         yield replace(
             model,
@@ -164,9 +164,8 @@ def _write_beginning(
         folder=context.run.path,
         progress=progress,
     )
-    write_first_cut(spec, parameters.rows, parameters.dense)
-    if parameters.rows is not None:
-        parameters.rows.release()
+    write_first_cut(spec, parameters)
+    parameters.rows.release()
     progress.log(f"Training begins from {beginning.record.describe()}")
 
 

@@ -8,7 +8,7 @@ from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.model.embedding_rows import field_dims
 from ctr_pipeline.pipeline.model.precision import precision_of
-from ctr_pipeline.pipeline.resources import find_huge_layers
+from ctr_pipeline.pipeline.resources import find_huge_layers, thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.statistics import load_statistics
@@ -17,21 +17,29 @@ from ctr_pipeline.training.slots import PooledField, Slots
 
 
 def compile_model(
-    config: Config, run: RunFolder, plan: PreprocessingPlan, *, threads: int, trains: bool
+    config: Config,
+    run: RunFolder,
+    plan: PreprocessingPlan,
+    *,
+    trains: bool,
+    threads: int | None = None,
 ) -> CompiledModel:
     """Builds the model that a config names; its initial values are a function of the seed.
 
     Args:
         config: The whole config.
         run: Where the statistics are.
-        plan: Fitted transforms: what the model's inputs are.
-        trains: Whether gradients will be asked for, in the precision of the config; scores are
-            float32 in any case, so whoever only scores needs no processor for another one.
+        plan: Fitted transforms, which determine the model's inputs.
+        trains: Whether gradients will be computed, in the config's precision. Scores are always
+            float32, so a model that only scores runs on any processor.
+        threads: Threads of TensorFlow; None: TensorFlow's share of the config's threads.
 
     Raises:
         ModelError: The model cannot fit into the machine's memory, needs a target and sequences
             that the features do not give, or the user's own file is at fault.
     """
+    if threads is None:
+        threads = thread_shares(config.runtime).tensorflow
     configure_tensorflow(threads=threads, deterministic=config.train.deterministic)
     num_inputs = len(plan.fields) * config.model.embedding_dim + len(plan.numbers)
     huge = find_huge_layers(config.model, num_inputs=num_inputs) if trains else None

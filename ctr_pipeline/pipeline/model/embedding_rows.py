@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,75 +19,35 @@ from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding, own_em
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan, TablePlan
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
-from ctr_pipeline.training.lookup import SavedRows
+from ctr_pipeline.training.lookup import RowReader
 
 
 class TrainedRows(Protocol):
-    """Rows of a trained model, wherever they lie; `EmbeddingStore` is one."""
+    """Embedding rows of a trained model, in memory or on disk."""
+
+    @property
+    def width(self) -> int:
+        """Values in a row: the linear weight and the vector; of an ensemble, of all members."""
 
     @property
     def num_rows(self) -> int:
-        """How many."""
+        """Distinct keys."""
 
     def memory_bytes(self) -> int:
-        """Memory that they take."""
+        """Memory that training needed for them."""
 
     def spilled_bytes(self) -> int:
-        """What of them lies in files, beyond a memory limit."""
+        """Bytes that training kept in files, beyond a memory limit."""
 
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
-        """All rows by ascending key, in blocks of at most `block_rows`."""
+        """Yields all rows by ascending key, in blocks of at most `block_rows`."""
 
     def release(self) -> None:
-        """Forgets the rows, so that their memory is free for others; nobody needs them any more."""
+        """Frees their memory or their files; they can no longer be read."""
 
 
-class NoRows:
-    """Rows of a model without fields: nothing to look up, nothing to keep.
-
-    Args:
-        width: Values that a row would have.
-    """
-
-    def __init__(self, width: int) -> None:
-        self._width = width
-
-    def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
-        """The number of rows."""
-        return len(ids_BF)
-
-    def locate(self, prepared: Any, *, create: bool) -> None:
-        """Nothing to find."""
-
-    def gather_parts(
-        self, prepared: Any, num_leading: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """float32 [B, 0, A] and [B, 0, W - A]."""
-        return (
-            np.zeros((prepared, 0, num_leading), np.float32),
-            np.zeros((prepared, 0, self._width - num_leading), np.float32),
-        )
-
-    def update(
-        self,
-        prepared: Any,
-        gradients: tuple[NDArray[np.float32], NDArray[np.float32]],
-        *,
-        step: int,
-        learning_rate_factor: float,
-        num_examples: int,
-    ) -> None:
-        """Nothing to update."""
-
-    def save(self, file: IO[bytes]) -> None:
-        """Nothing to write."""
-
-    def load(self, file: IO[bytes]) -> None:
-        """Nothing to read."""
-
-    def evict(self, oldest_step: int) -> int:
-        """Nothing to remove."""
-        return 0
+class ReadableRows(TrainedRows, RowReader, Protocol):
+    """Embedding rows of one trained model, which can be looked up by batch."""
 
 
 def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, SegmentSpec]:
@@ -133,16 +93,14 @@ def build_store(
     config: Config,
     threads: int,
     memory_limit: MemoryLimit | None,
-) -> EmbeddingStore | None:
-    """An empty store with the plan's tables; None if there are no fields.
+) -> EmbeddingStore:
+    """Builds an empty store with the plan's tables.
 
     Args:
         plan: Fitted transforms.
         counts: Occurrences of each id in the training rows; None where nothing is trained.
         memory_limit: See `memory_limit_of`; that of this run, whichever run the config is of.
     """
-    if not plan.fields:
-        return None
     store = EmbeddingStore(
         table_specs(config, plan),
         segment_specs(config.model, config.train),
@@ -189,11 +147,6 @@ def describe_memory(store: EmbeddingStore) -> str:
             else "in all"
         )
     )
-
-
-def lookup_of(store: EmbeddingStore | None, model: ModelConfig) -> SavedRows:
-    """The store as the trainer sees it."""
-    return store if store is not None else NoRows(1 + model.embedding_dim)
 
 
 def _own_segments(

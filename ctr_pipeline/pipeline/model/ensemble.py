@@ -1,4 +1,4 @@
-"""Who the members of an ensemble are, and their embedding rows as one table.
+"""The members of an ensemble, and their embedding rows as one table.
 
 All members are trained on the same encoded rows, one after another, each in a folder of its own.
 """
@@ -62,50 +62,54 @@ def member_configs(config: Config) -> tuple[Config, ...]:
 
 
 def num_rows_made(rows: TrainedRows) -> int:
-    """Rows that training made; of an ensemble, those of all its models, as their parameters are."""
+    """Counts the rows that training made: of an ensemble, the sum over its models."""
     if isinstance(rows, EnsembleRows):
         return sum(member.num_rows for member in rows.members)
     return rows.num_rows
 
 
 class EnsembleRows:
-    """Rows of the members as rows of one table: values side by side, zeros where one has no row.
+    """Embedding rows of an ensemble: those of its members side by side, zeros where one has none.
 
     Args:
-        members: Their rows.
-        width: Values of a row of each: the linear weight and the embedding.
+        members: Their rows, all of one width.
     """
 
-    def __init__(self, members: Sequence[TrainedRows], width: int) -> None:
+    def __init__(self, members: Sequence[TrainedRows]) -> None:
         self.members = tuple(members)
-        self._width = width
+
+    @property
+    def width(self) -> int:
+        """Values in a row: those of all members."""
+        return sum(member.width for member in self.members)
 
     @cached_property
     def num_rows(self) -> int:
-        """Keys that some member has a row of."""
+        """Keys of which at least one member has a row."""
         return sum(len(block.keys) for block in self.iterate_rows(1 << 16))
 
     def memory_bytes(self) -> int:
-        """Memory that the members' rows take."""
+        """Memory that the members' training needed for them."""
         return sum(member.memory_bytes() for member in self.members)
 
     def spilled_bytes(self) -> int:
-        """What of them lies in files."""
+        """Bytes that the members' training kept in files."""
         return sum(member.spilled_bytes() for member in self.members)
 
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
-        """All rows by ascending key, in blocks of at most `block_rows` (or one row a member)."""
+        """Yields all rows by ascending key, in blocks of at most `block_rows` or a row a member."""
         share = max(1, block_rows // len(self.members))
         for taken in take_together([member.iterate_rows(share) for member in self.members]):
             keys = np.unique(np.concatenate([rows.keys for _, rows in taken]))
-            values = np.zeros((len(keys), self._width * len(self.members)), np.float32)
+            values = np.zeros((len(keys), self.width), np.float32)
             for number, rows in taken:
-                first = number * self._width
+                width = self.members[number].width
+                first = number * width
                 places = np.searchsorted(keys, rows.keys)
-                values[places, first : first + self._width] = rows.values
+                values[places, first : first + width] = rows.values
             yield RowBlock(keys, values)
 
     def release(self) -> None:
-        """Forgets the rows of all members."""
+        """Frees the memory or the files of all members' rows."""
         for member in self.members:
             member.release()

@@ -1,35 +1,31 @@
-"""A model with its parameters: as it is trained in this process, opened again, and used."""
+"""A trained model, and the checks that its parameters belong to the rows and transforms."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.store import EmbeddingStore
-from ctr_pipeline.embeddings.stored_rows import StoredRows
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
-from ctr_pipeline.pipeline.model.dense_model import compile_model
 from ctr_pipeline.pipeline.model.embedding_rows import (
+    ReadableRows,
     TrainedRows,
-    build_store,
-    lookup_of,
     memory_limit_of,
 )
 from ctr_pipeline.pipeline.model.ensemble import TrainedMember, num_rows_made
+from ctr_pipeline.pipeline.model.parameters import Parameters, build_parameters
 from ctr_pipeline.pipeline.resources import thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.ensemble import EnsembleNetwork, EnsembleScorer
-from ctr_pipeline.training.lookup import DenseValues, RowReader, SavedRows
+from ctr_pipeline.training.ensemble import Network, RowScorer
+from ctr_pipeline.training.lookup import DenseValues
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.trainer import TrainingState
 
@@ -56,156 +52,79 @@ class TrainedModel:
     Attributes:
         plan: Fitted transforms.
         compiled: The dense part.
-        rows: Embedding rows; None without fields.
+        rows: Embedding rows.
         dense: Dense parameters.
         scorer: Ids and numbers → logits.
         state: How training went; of an ensemble, how that of its first model went.
-        row_width: Values of an embedding row.
         scores: Logits of the splits, where they are known already.
-        runtime: How members of a job fared, for `metrics.json`.
+        runtime: How the processes of a job fared, for `metrics.json`.
         members: The models of an ensemble; empty for one model.
     """
 
     plan: PreprocessingPlan
-    compiled: CompiledModel | EnsembleNetwork
-    rows: TrainedRows | None
+    compiled: Network
+    rows: TrainedRows
     dense: DenseValues
-    scorer: Scorer | EnsembleScorer
+    scorer: RowScorer
     state: TrainingState
-    row_width: int
     scores: ScoreFiles | None = None
     runtime: dict[str, Any] | None = None
     members: tuple[TrainedMember, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        plan: PreprocessingPlan,
+        compiled: CompiledModel,
+        rows: ReadableRows,
+        dense: DenseValues,
+        state: TrainingState,
+    ) -> "TrainedModel":
+        """One model, which its own rows and dense parameters score."""
+        return cls(plan, compiled, rows, dense, Scorer(compiled, rows, dense), state)
+
     def count_rows(self) -> RowCounts:
-        """How many rows there are and what they take; asked before they are released."""
-        if self.rows is None:
-            return RowCounts(0, 0, 0)
+        """Counts the rows and the bytes they take; call it before `release_rows`."""
         return RowCounts(
             num_rows_made(self.rows), self.rows.memory_bytes(), self.rows.spilled_bytes()
         )
 
     def release_rows(self) -> None:
-        """Frees the memory or the files of the rows; the model scores no more."""
-        if self.rows is not None:
-            self.rows.release()
+        """Frees the memory or the files of the rows; the model can no longer score."""
+        self.rows.release()
 
 
-@dataclass(frozen=True)
-class LocalModel:
-    """A model whose parameters live in this process.
-
-    Attributes:
-        plan: Fitted transforms.
-        compiled: The dense part.
-        store: Embedding rows; None without fields.
-        dense: Dense parameters.
-        lookup: The rows as trainer and scorer see them.
-        row_width: Values of an embedding row: the linear weight and the vector.
-    """
-
-    plan: PreprocessingPlan
-    compiled: CompiledModel
-    store: EmbeddingStore | None
-    dense: DenseParameters
-    lookup: SavedRows
-    row_width: int
-
-    def opened(self, state: TrainingState) -> "OpenedModel":
-        """The model after training."""
-        return OpenedModel(
-            self.plan,
-            self.compiled,
-            self.store,
-            self.lookup,
-            self.dense,
-            state,
-            self.row_width,
-        )
-
-    def opened_with(self, rows: StoredRows, state: TrainingState) -> "OpenedModel":
-        """The model with rows that are on the disk."""
-        return replace(self.opened(state), rows=rows, lookup=rows)
-
-
-@dataclass(frozen=True)
-class OpenedModel:
-    """One trained model, wherever its rows are.
-
-    Attributes:
-        plan: Fitted transforms.
-        compiled: The dense part.
-        rows: Embedding rows, to export; None without fields.
-        lookup: The same, to score with.
-        dense: Dense parameters.
-        state: How training went.
-        row_width: Values of an embedding row.
-    """
-
-    plan: PreprocessingPlan
-    compiled: CompiledModel
-    rows: TrainedRows | None
-    lookup: RowReader
-    dense: DenseParameters
-    state: TrainingState
-    row_width: int
-
-    @property
-    def scorer(self) -> Scorer:
-        """Ids and numbers → logits."""
-        return Scorer(self.compiled, self.lookup, self.dense)
-
-    def trained(self) -> TrainedModel:
-        """The model as the stages after training take it."""
-        return TrainedModel(
-            self.plan,
-            self.compiled,
-            self.rows,
-            self.dense,
-            self.scorer,
-            self.state,
-            self.row_width,
-        )
-
-
-def assemble_local(
-    loaded: LoadedConfig,
-    run: RunFolder,
-    plan: PreprocessingPlan,
-    counts: Sequence[NDArray[np.int64]] | None,
-) -> LocalModel:
-    """The model of a config with initial parameters.
-
-    Args:
-        loaded: The config.
-        run: The run folder.
-        plan: Fitted transforms.
-        counts: Occurrences of each id in the training rows; None where nothing is trained.
-    """
-    config = loaded.config
-    threads = thread_shares(config.runtime).tensorflow
-    compiled = compile_model(config, run, plan, threads=threads, trains=counts is not None)
-    return with_initial_parameters(config, run, plan, counts, compiled)
-
-
-def with_initial_parameters(
+def initial_parameters(
     config: Config,
     run: RunFolder,
     plan: PreprocessingPlan,
     counts: Sequence[NDArray[np.int64]] | None,
     compiled: CompiledModel,
-) -> LocalModel:
-    """The same, around a dense part that is compiled already."""
-    store = build_store(
+) -> Parameters:
+    """Builds the parameters that training begins with, or that a checkpoint replaces.
+
+    Args:
+        config: The config.
+        run: Where rows beyond the memory limit lie.
+        plan: Fitted transforms.
+        counts: Occurrences of each id in the training rows; None where nothing is trained.
+        compiled: The dense part.
+    """
+    return build_parameters(
+        config,
         plan,
         counts,
-        config=config,
+        compiled.initial_parameters(),
         threads=thread_shares(config.runtime).rows,
         memory_limit=memory_limit_of(config, run.path),
     )
-    dense = DenseParameters(compiled.initial_parameters(), config.train.optimizer.to_spec())
-    lookup = lookup_of(store, config.model)
-    return LocalModel(plan, compiled, store, dense, lookup, 1 + config.model.embedding_dim)
+
+
+def sorting_folder(run: RunFolder) -> Path:
+    """Makes the folder on whose disk rows are sorted by key."""
+    folder = run.path / "cache"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def require_same_plan(state: TrainingState, plan: PreprocessingPlan, run: RunFolder) -> None:

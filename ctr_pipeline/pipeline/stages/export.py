@@ -17,7 +17,6 @@ from ctr_pipeline.dataset.parts import plain_batch, read_batches
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
 from ctr_pipeline.export.parity import ProvingProcess, prove_parity
-from ctr_pipeline.export.rows import RowBlock
 from ctr_pipeline.export.servable import (
     ExportedModel,
     discard_export,
@@ -26,7 +25,6 @@ from ctr_pipeline.export.servable import (
 )
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.model.embedding_rows import TrainedRows
 from ctr_pipeline.pipeline.model.trained_model import TrainedModel, score_table
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.preprocessing.build import build_preprocessing
@@ -73,9 +71,9 @@ def written_export(
             model=model.compiled.assign(model.dense.values),
             preprocessing=build_preprocessing(model.plan, run.path),
             column_types=signature,
-            row_blocks=_blocks(model.rows),
-            num_rows=model.rows.num_rows if model.rows is not None else 0,
-            width=model.row_width,
+            row_blocks=model.rows.iterate_rows(_BLOCK_ROWS),
+            num_rows=model.rows.num_rows,
+            width=model.rows.width,
             version_folder=version_folder,
             info=ModelCardInfo(
                 name=config.name,
@@ -162,12 +160,6 @@ def _describe_members(model: TrainedModel, embedding_dim: int) -> dict[str, Any]
         "embedding_dim": embedding_dim,
         "members": [{"model": one.model, "seed": one.seed} for one in model.members],
     }
-
-
-def _blocks(rows: TrainedRows | None) -> Iterator[RowBlock]:
-    if rows is not None:
-        for block in rows.iterate_rows(_BLOCK_ROWS):
-            yield RowBlock(block.keys, block.values)
 
 
 def _first_rows(files: tuple[Path, ...], columns: list[str], num_rows: int) -> pa.Table:

@@ -14,18 +14,18 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.model.dense_model import compile_model
 from ctr_pipeline.pipeline.model.embedding_rows import (
     describe_memory,
     memory_limit_of,
 )
 from ctr_pipeline.pipeline.model.ensemble import member_configs
 from ctr_pipeline.pipeline.model.loading import open_trained
+from ctr_pipeline.pipeline.model.parameters import Parameters
 from ctr_pipeline.pipeline.model.trained_model import (
-    LocalModel,
     TrainedModel,
-    assemble_local,
+    initial_parameters,
     require_same_rows,
-    with_initial_parameters,
 )
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
@@ -76,8 +76,7 @@ def run_training(
         if loaded.config.train.ensemble > 1:
             _train_members(loaded, job)
             return open_trained(loaded, run, context.progress)
-        model, state = _train(loaded, run, job)
-    return model.opened(state).trained()
+        return _train(loaded, run, job)
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,7 @@ def _train_members(loaded: LoadedConfig, job: _Training) -> None:
         # What Keras and the compiler keep of the model before.
         keras.utils.clear_session()
         gc.collect()
-        model, _ = _train(replace(loaded, config=config), folder, job)
-        if model.store is not None:
-            model.store.release()
+        _train(replace(loaded, config=config), folder, job).release_rows()
 
 
 def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
@@ -140,9 +137,7 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
     return find_refit(folder, checkpoint.state, job.context.progress, is_whole=True) is not None
 
 
-def _train(
-    loaded: LoadedConfig, folder: RunFolder, job: _Training
-) -> tuple[LocalModel, TrainingState]:
+def _train(loaded: LoadedConfig, folder: RunFolder, job: _Training) -> TrainedModel:
     """Trains one model, and once more with the validation rows if the config says so.
 
     Args:
@@ -150,23 +145,24 @@ def _train(
         folder: Where its checkpoints, history and events go; the run folder, or a member's.
         job: All else.
     """
-    model, state = _choose(loaded, folder, job)
-    if not loaded.config.train.refit:
-        return model, state
-    if model.store is not None:
-        # There are rows of one training in memory at a time.
-        model.store.release()
-    return _refit(loaded, folder, model.compiled, state, job)
+    config, plan = loaded.config, job.encoding.plan
+    compiled = compile_model(config, job.context.run, plan, trains=True)
+    model = _choose(loaded, folder, compiled, job)
+    if not config.train.refit:
+        return model
+    # There are rows of one training in memory at a time.
+    model.release_rows()
+    return _refit(loaded, folder, compiled, model.state, job)
 
 
 def _choose(
-    loaded: LoadedConfig, folder: RunFolder, job: _Training
-) -> tuple[LocalModel, TrainingState]:
+    loaded: LoadedConfig, folder: RunFolder, compiled: CompiledModel, job: _Training
+) -> TrainedModel:
     """Trains a model on the training rows, down to the epoch that validation rows like best."""
     config, run, encoding = loaded.config, job.context.run, job.encoding
     progress, times = job.context.progress, job.context.times
     with contextlib.ExitStack() as stack:
-        model = assemble_local(loaded, run, encoding.plan, encoding.counts)
+        parameters = initial_parameters(config, run, encoding.plan, encoding.counts, compiled)
         times.reach("model")
         readers = {
             split: stack.enter_context(EncodedReader(encoding.folders[split]))
@@ -180,12 +176,17 @@ def _choose(
             times.reach(FIRST_STEP)
             progress.log(start_up_sentence(times.start_up))
 
-        profiler = _profiler_of(model, num_threads(config.runtime)) if job.context.profile else None
+        profiler = None
+        if job.context.profile:
+            profiler = TrainingProfiler(
+                cores=num_threads(config.runtime),
+                lock_waits=parameters.rows.rows.lock_wait_seconds,
+            )
         trainer = Trainer(
             config=config.train,
-            compiled=model.compiled,
-            embeddings=model.lookup,
-            dense=model.dense,
+            compiled=compiled,
+            embeddings=parameters.rows,
+            dense=parameters.dense,
             train=readers["train"],
             valid=readers["valid"],
             files=TrainerFiles(folder.checkpoint_storage, folder.history, folder.events),
@@ -200,7 +201,7 @@ def _choose(
             trainer.checkpoints.go_on_from(checkpoint)
             progress.log(f"Resuming after step {checkpoint.step:,}")
         else:
-            _begin(loaded, trainer, model, job)
+            _begin(loaded, trainer, parameters, job)
         if folder in (run, run.member(0)):
             job.claim()
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -208,11 +209,11 @@ def _choose(
         trainer.state.plan_fingerprint = encoding.plan.fingerprint()
         state = trainer.fit()
         progress.log(f"Training ended: {state.finished}")
-        if model.store is not None:
-            progress.log(describe_memory(model.store))
+        if encoding.plan.fields:
+            progress.log(describe_memory(parameters.rows))
         if profiler is not None:
             _log_profile(profiler.profile(), folder, progress)
-    return model, state
+    return TrainedModel.of(encoding.plan, compiled, parameters.rows, parameters.dense, state)
 
 
 def _refit(
@@ -221,7 +222,7 @@ def _refit(
     compiled: CompiledModel,
     chosen: TrainingState,
     job: _Training,
-) -> tuple[LocalModel, TrainingState]:
+) -> TrainedModel:
     """Trains a model from the start on training and validation rows, for the best epochs.
 
     Args:
@@ -237,13 +238,13 @@ def _refit(
     folders = [encoding.folders[split] for split in ("train", "valid")]
     with EncodedReader(*folders) as rows:
         counts = _counts_of_both(encoding)
-        model = with_initial_parameters(config, run, encoding.plan, counts, compiled)
+        parameters = initial_parameters(config, run, encoding.plan, counts, compiled)
         files = folder.refit
         trainer = Trainer(
             config=config.train.model_copy(update={"epochs": epochs}),
             compiled=compiled,
-            embeddings=model.lookup,
-            dense=model.dense,
+            embeddings=parameters.rows,
+            dense=parameters.dense,
             train=rows,
             valid=None,
             files=TrainerFiles(files.checkpoint_storage, files.history, files.events),
@@ -264,21 +265,21 @@ def _refit(
                 f"Epoch {epochs} was the best: training from the start with the validation rows, "
                 f"{rows.meta.num_rows:,} in all, for as many epochs"
             )
-            _begin(loaded, trainer, model, job)
+            _begin(loaded, trainer, parameters, job)
         trainer.state.rows_fingerprint = encoding.fingerprint
         trainer.state.plan_fingerprint = encoding.plan.fingerprint()
         state = trainer.fit()
-    return model, replace(chosen, refit=state.refit)
+    state = replace(chosen, refit=state.refit)
+    return TrainedModel.of(encoding.plan, compiled, parameters.rows, parameters.dense, state)
 
 
-def _begin(loaded: LoadedConfig, trainer: Trainer, model: LocalModel, job: _Training) -> None:
+def _begin(loaded: LoadedConfig, trainer: Trainer, parameters: Parameters, job: _Training) -> None:
     """Gives a model what an earlier run knew, if training begins from one."""
     if job.beginning is None:
         return
     fill_from_earlier(
-        model.store,
-        model.dense,
-        model.plan,
+        parameters,
+        job.encoding.plan,
         job.beginning,
         threads=num_threads(loaded.config.runtime),
         memory_limit=memory_limit_of(loaded.config, job.context.run.path),
@@ -309,11 +310,3 @@ def _log_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -
     save_profile(run.training_profile, profile)
     for line in profile_lines(profile):
         progress.log(line)
-
-
-def _profiler_of(model: LocalModel, cores: int) -> TrainingProfiler:
-    store = model.store
-    return TrainingProfiler(
-        cores=cores,
-        lock_waits=(lambda: 0.0) if store is None else store.rows.lock_wait_seconds,
-    )

@@ -1,7 +1,6 @@
 """The parameters that a run takes over from an earlier one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +8,10 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.carry_over import carry_over_rows, tables_of_another_make
-from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.spilling import MemoryLimit
-from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.model.embedding_rows import (
-    build_store,
-    lookup_of,
-    memory_limit_of,
-)
+from ctr_pipeline.pipeline.model.embedding_rows import memory_limit_of
+from ctr_pipeline.pipeline.model.parameters import Parameters, build_parameters
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.stages.vocabulary_extension import table_moves
 from ctr_pipeline.pipeline.stages.warm_start import Beginning, reopen
@@ -25,19 +19,6 @@ from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoint
 from ctr_pipeline.training.parameters import load_parameters
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Rows and dense parameters, optimizer state included.
-
-    Attributes:
-        rows: None without fields.
-        dense: The dense ones.
-    """
-
-    rows: EmbeddingStore | None
-    dense: DenseParameters
 
 
 def load_earlier(
@@ -60,24 +41,25 @@ def load_earlier(
         CheckpointError: The earlier run has changed, or its dense parameters do not fit.
     """
     found = reopen(beginning.record, progress)
-    config = found.config
-    rows = build_store(
-        beginning.plan, None, config=config, threads=threads, memory_limit=memory_limit
+    parameters = build_parameters(
+        found.config,
+        beginning.plan,
+        None,
+        np.zeros(num_dense, np.float32),
+        threads=threads,
+        memory_limit=memory_limit,
     )
-    optimizer = config.train.optimizer.to_spec()
-    dense = DenseParameters(np.zeros(num_dense, np.float32), optimizer)
     if isinstance(found.content, Checkpoint):
-        load_parameters(found.content, lookup_of(rows, config.model), dense)
+        load_parameters(found.content, parameters.rows, parameters.dense)
     else:
         from ctr_pipeline.pipeline.job.cut_files import restore_cut
 
-        restore_cut(rows, dense, found.folder, found.content)
-    return Parameters(rows, dense)
+        restore_cut(parameters, found.folder, found.content)
+    return parameters
 
 
 def fill_from_earlier(
-    rows: EmbeddingStore | None,
-    dense: DenseParameters,
+    parameters: Parameters,
     plan: PreprocessingPlan,
     beginning: Beginning,
     *,
@@ -94,25 +76,24 @@ def fill_from_earlier(
     """
     earlier = load_earlier(
         beginning,
-        num_dense=len(dense.values),
+        num_dense=len(parameters.dense.values),
         threads=threads,
         memory_limit=memory_limit,
         progress=progress,
     )
-    if earlier.rows is not None and rows is not None:
-        moves = table_moves(beginning.plan, plan)
-        different = tables_of_another_make(earlier.rows, rows, moves)
-        if different:
-            raise CheckpointError(
-                f"has embeddings of another length or optimizer in table '{different[0]}'",
-                place=beginning.record.run,
-                remedy="Set the feature's `embedding` as it was there; in place of dimension: auto,"
-                " which goes by the number of ids, give the number",
-            )
-        carry_over_rows(earlier.rows, rows, moves)
-        earlier.rows.release()
-    dense.values[:] = earlier.dense.values
-    dense.slots[:] = earlier.dense.slots
+    moves = table_moves(beginning.plan, plan)
+    different = tables_of_another_make(earlier.rows, parameters.rows, moves)
+    if different:
+        raise CheckpointError(
+            f"has embeddings of another length or optimizer in table '{different[0]}'",
+            place=beginning.record.run,
+            remedy="Set the feature's `embedding` as it was there; in place of dimension: auto, "
+            "which goes by the number of ids, give the number",
+        )
+    carry_over_rows(earlier.rows, parameters.rows, moves)
+    earlier.rows.release()
+    parameters.dense.values[:] = earlier.dense.values
+    parameters.dense.slots[:] = earlier.dense.slots
 
 
 def build_from_earlier(
@@ -134,9 +115,15 @@ def build_from_earlier(
     """
     threads = num_threads(config.runtime)
     limit = memory_limit_of(config, folder)
-    rows = build_store(plan, counts, config=config, threads=threads, memory_limit=limit)
-    dense = DenseParameters(np.zeros(num_dense, np.float32), config.train.optimizer.to_spec())
-    fill_from_earlier(
-        rows, dense, plan, beginning, threads=threads, memory_limit=limit, progress=progress
+    parameters = build_parameters(
+        config,
+        plan,
+        counts,
+        np.zeros(num_dense, np.float32),
+        threads=threads,
+        memory_limit=limit,
     )
-    return Parameters(rows, dense)
+    fill_from_earlier(
+        parameters, plan, beginning, threads=threads, memory_limit=limit, progress=progress
+    )
+    return parameters
