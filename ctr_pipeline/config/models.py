@@ -296,8 +296,8 @@ class SegmentConfig(Section):
         )
 
 
-class OwnL2(Section):
-    """What an L2 has of its own; what is not given is that of train.embeddings."""
+class L2Override(Section):
+    """The L2 penalty of a feature's embeddings where it differs from train.embeddings."""
 
     strength: float | None = Field(
         default=None,
@@ -311,8 +311,8 @@ class OwnL2(Section):
     )
 
 
-class OwnSegment(Section):
-    """What one part of some embedding rows has of its own; the rest is that of train.embeddings."""
+class SegmentOverride(Section):
+    """How a feature's linear weights or vectors train, where that differs from train.embeddings."""
 
     optimizer: OptimizerConfig | None = Field(
         default=None, description="Optimizer; null: that of train.embeddings."
@@ -322,7 +322,7 @@ class OwnSegment(Section):
         description="Whether the gradient is summed or averaged over the batch; null: that of "
         "train.embeddings.",
     )
-    l2: OwnL2 | None = Field(
+    l2: L2Override | None = Field(
         default=None, description="L2 penalty; null: that of train.embeddings."
     )
     initializer: InitializerSpec | None = Field(
@@ -331,7 +331,7 @@ class OwnSegment(Section):
 
 
 class EmbeddingEntry(Section):
-    """What the embeddings of some features have of their own."""
+    """The embeddings of a feature where they differ from train.embeddings."""
 
     share: str | None = Field(
         default=None,
@@ -346,11 +346,11 @@ class EmbeddingEntry(Section):
         "projects them to model.embedding_dim. auto: the fourth root of the number of ids, "
         "rounded up; null: model.embedding_dim.",
     )
-    linear: OwnSegment | None = Field(
+    linear: SegmentOverride | None = Field(
         default=None,
         description="Overrides train.embeddings.linear for these ids.",
     )
-    vector: OwnSegment | None = Field(
+    vector: SegmentOverride | None = Field(
         default=None,
         description="Overrides train.embeddings.vector for these ids.",
     )

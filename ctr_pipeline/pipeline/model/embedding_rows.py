@@ -15,8 +15,13 @@ from ctr_pipeline.config.models import (
 from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
 from ctr_pipeline.embeddings.spilling import MemoryBound, MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
-from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding, own_embeddings
-from ctr_pipeline.preprocessing.plan import PreprocessingPlan, TablePlan
+from ctr_pipeline.pipeline.model.embedding_overrides import (
+    dimension_of,
+    embedding_overrides,
+    linear_training,
+    vector_training,
+)
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.training.lookup import RowReader
@@ -51,7 +56,7 @@ class ReadableRows(TrainedRows, RowReader, Protocol):
 
 
 def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, SegmentSpec]:
-    """The linear weight and the vector of every row whose table has none of its own."""
+    """The linear weight and the vector of a row, for tables that override no setting."""
     return (
         train.embeddings.linear.to_spec("linear", 1),
         train.embeddings.vector.to_spec("vector", model.embedding_dim),
@@ -59,12 +64,17 @@ def segment_specs(model: ModelConfig, train: TrainConfig) -> tuple[SegmentSpec, 
 
 
 def table_specs(config: Config, plan: PreprocessingPlan) -> list[TableSpec]:
-    """The tables of a plan, with what the config says of the embeddings of their features."""
-    owns = own_embeddings(config, plan)
-    common = segment_specs(config.model, config.train)
+    """The tables of a plan, with the segments of those whose features override some setting."""
+    overrides = embedding_overrides(config, plan)
+    common, training = segment_specs(config.model, config.train), config.train.embeddings
     tables = []
     for table in plan.tables:
-        segments = _own_segments(config, owns[table.name], table)
+        entry = overrides[table.name]
+        dim = dimension_of(entry, config.model.embedding_dim, table.num_ids)
+        segments = (
+            linear_training(entry, training, table.prior_precision).to_spec("linear", 1),
+            vector_training(entry, training).to_spec("vector", dim),
+        )
         tables.append(
             TableSpec(table.name, table.num_ids, None if segments == common else segments)
         )
@@ -73,9 +83,9 @@ def table_specs(config: Config, plan: PreprocessingPlan) -> list[TableSpec]:
 
 def field_dims(config: Config, plan: PreprocessingPlan) -> tuple[int, ...]:
     """The length of each field's vector, in the order of axis F."""
-    owns = own_embeddings(config, plan)
+    overrides = embedding_overrides(config, plan)
     dims = {
-        table.name: owns[table.name].dimension_of(config.model.embedding_dim, table.num_ids)
+        table.name: dimension_of(overrides[table.name], config.model.embedding_dim, table.num_ids)
         for table in plan.tables
     }
     return tuple(dims[field.table_name] for field in plan.fields)
@@ -146,15 +156,4 @@ def describe_memory(store: EmbeddingStore) -> str:
             if spilled
             else "in all"
         )
-    )
-
-
-def _own_segments(
-    config: Config, own: OwnEmbedding, table: TablePlan
-) -> tuple[SegmentSpec, SegmentSpec]:
-    embeddings = config.train.embeddings
-    dimension = own.dimension_of(config.model.embedding_dim, table.num_ids)
-    return (
-        own.linear_of(embeddings, table.prior_precision).to_spec("linear", 1),
-        own.vector_of(embeddings.vector).to_spec("vector", dimension),
     )

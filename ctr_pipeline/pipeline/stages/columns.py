@@ -19,7 +19,7 @@ from ctr_pipeline.dataset.near_numbers import NearNumber
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import FeatureSpec, ListSpec, SequenceSpec, features_by_table
 from ctr_pipeline.models.registry import MODELS
-from ctr_pipeline.pipeline.model.embedding_overrides import own_values
+from ctr_pipeline.pipeline.model.embedding_overrides import override_values
 from ctr_pipeline.preprocessing.chains import check_chain
 from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.specs.columns import ColumnType
@@ -174,7 +174,7 @@ def choose_columns(
     problems += [
         *group_problems(loaded),
         *_shares(loaded, entries, explicit, automatic),
-        *_own_embedding_problems(loaded, entries, explicit, automatic),
+        *_override_problems(loaded, entries, explicit, automatic),
     ]
     if not explicit and not automatic and not problems:
         problems.append(loaded.problem_at("features", NO_FEATURE))
@@ -400,19 +400,19 @@ def _shares(
     return problems
 
 
-def _own_embedding_problems(
+def _override_problems(
     loaded: LoadedConfig,
     entries: Mapping[str, MergedEntry],
     explicit: Mapping[str, FeatureSpec],
     automatic: Collection[str],
 ) -> list[ConfigProblem]:
-    """What is wrong with what the embeddings of features have of their own."""
+    """Problems of the entries' `embedding` keys: no ids, a bad dimension, two values of a table."""
     if loaded.config.features == "auto":
         return []
     problems = []
     said: dict[tuple[str, str], tuple[str, object]] = {}
     for name, merged in entries.items():
-        values = own_values(merged.entry.embedding)
+        values = override_values(merged.entry.embedding)
         if not values:
             continue
         key = merged.key_of("embedding")

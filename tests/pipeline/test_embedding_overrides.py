@@ -11,7 +11,8 @@ from test_crosses import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
-from ctr_pipeline.pipeline.model.embedding_overrides import OwnEmbedding
+from ctr_pipeline.config.models import EmbeddingEntry
+from ctr_pipeline.pipeline.model.embedding_overrides import dimension_of
 from ctr_pipeline.pipeline.model.embedding_rows import (
     field_dims,
     row_layout,
@@ -143,7 +144,7 @@ def test_every_field_of_a_feature_and_every_feature_of_an_entry_is_meant():
 
 @given(st.integers(1, 2**31 - 1), st.integers(1, 1024))
 def test_auto_is_the_fourth_root_of_the_number_of_ids(num_ids, full):
-    dim = OwnEmbedding(dimension="auto").dimension_of(full, num_ids)
+    dim = dimension_of(EmbeddingEntry(dimension="auto"), full, num_ids)
     assert 1 <= dim <= full
     assert dim == full or (dim - 1) ** 4 < num_ids <= dim**4
 
