@@ -1,9 +1,7 @@
 """The rows themselves: records in creation order, their keys, and the index from key to row."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -37,12 +35,6 @@ class RowObserver(Protocol):
 
     def before_change(self, rows_U: Int32Array) -> None:
         """Marks rows that are about to change, -1 for none; called with the writer lock held."""
-
-
-class _Waits(threading.local):
-    """Seconds that this thread has waited for the lock."""
-
-    seconds = 0.0
 
 
 class RowStorage:
@@ -84,7 +76,6 @@ class RowStorage:
         self._index = KeyIndex(self.keys_N)
         self.num_rows = 0
         self.lock = threading.RLock()
-        self._waits = _Waits()
         self.observer: RowObserver | None = None
         self.era = 1
         self.delta_after: int | None = None
@@ -136,22 +127,6 @@ class RowStorage:
         """Bytes of records that lie in a file if there are so many rows."""
         num_bytes = num_rows * self.layout.record_bytes
         return 0 if self._spilled is None else self._spilled.limit.spilled_bytes(num_bytes)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Holds `lock`; what the thread waits for it is counted."""
-        if not self.lock.acquire(blocking=False):
-            started = time.perf_counter()
-            self.lock.acquire()
-            self._waits.seconds += time.perf_counter() - started
-        try:
-            yield
-        finally:
-            self.lock.release()
-
-    def lock_wait_seconds(self) -> float:
-        """What the calling thread has waited in `locked` so far."""
-        return self._waits.seconds
 
     def find(self, keys_U: Int64Array, runner: RangeRunner) -> tuple[Int32Array, int]:
         """Rows of keys, int32 [U], -1 for none, and how many there are none of."""

@@ -265,7 +265,7 @@ class EmbeddingStore:
             )
 
         bounds = self._balanced_bounds(prepared)
-        with self._rows.locked():
+        with self._rows.lock:
             self._rows.before_change(rows_U)
             self._runner.run(work, len(rows_U), bounds)
 
@@ -422,7 +422,7 @@ class EmbeddingStore:
         # Looking up waits, too: making rows may replace the index.
         if create and self._admit_after > 1 and self._counts is None:
             raise ValueError("which ids have rows cannot be known without training counts")
-        with self._rows.locked():
+        with self._rows.lock:
             if create:
                 return self._rows.find_or_create(
                     keys_U, self._runner, self.counts_of, admit_after=self._admit_after

@@ -13,6 +13,7 @@ from ctr_pipeline.evaluation.ranking import RocPoint
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import RowsDrift, Statistics
+from ctr_pipeline.training.profile import TrainingProfile
 
 
 class _Frozen(BaseModel):
@@ -175,49 +176,6 @@ class JobSummary(_Frozen):
     recoveries: tuple[Recovery, ...]
 
 
-class StageUse(_Frozen):
-    """What a thread spent on one of its stages.
-
-    Attributes:
-        seconds: In all.
-        times: How often it was done.
-        is_waiting: Whether the thread did nothing meanwhile.
-    """
-
-    name: str
-    seconds: float
-    times: int
-    is_waiting: bool
-
-
-class ThreadUse(_Frozen):
-    """A thread and its stages, by descending time; their sum is the time that it lived."""
-
-    name: str
-    stages: tuple[StageUse, ...]
-
-
-class TrainingTime(_Frozen):
-    """Where the time of training went.
-
-    Attributes:
-        num_steps: Done meanwhile.
-        rows_per_second: In steps.
-        busy_cores: On average.
-        cores: Threads that the config or the machine allows.
-        threads: Threads that share the work.
-        bound: What bounds the run, as a sentence.
-    """
-
-    seconds: float
-    num_steps: int
-    rows_per_second: float
-    busy_cores: float
-    cores: int
-    threads: tuple[ThreadUse, ...]
-    bound: str
-
-
 class ReportData(_Frozen):
     """Everything one report shows.
 
@@ -237,7 +195,7 @@ class ReportData(_Frozen):
         bad_rows: Rows that were left out.
         timings: In the order the stages ran.
         start_up: When the first training step was done, and what it waited for; empty if unknown.
-        training_time: None unless it was watched.
+        training_profile: None unless `--profile` asked for it.
         environment: Name and value, such as `Python` and `3.11.9`.
         importance: Empty unless asked for.
         importance_num_rows: Rows it was measured on.
@@ -269,7 +227,7 @@ class ReportData(_Frozen):
     bad_rows: BadRows = BadRows()
     timings: tuple[StageTiming, ...] = ()
     start_up: str = ""
-    training_time: TrainingTime | None = None
+    training_profile: TrainingProfile | None = None
     environment: dict[str, str] = {}
     importance: tuple[ImportanceRow, ...] = ()
     importance_num_rows: int | None = None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.training.lookup import EmbeddingLookup
-from ctr_pipeline.training.profile import SilentClock, Stage, StageClock
+from ctr_pipeline.training.profile import Stage, StageClock
 
 _BATCHES_AHEAD = 4
 _POLL_SECONDS = 0.1
@@ -89,9 +89,9 @@ def epoch_batches(
         embeddings: The store of the embedding rows.
         start: The first batch to yield.
         locating: Lock that is held while rows may be created.
-        clock: Records what the thread that takes the batches does; None records nothing.
+        clock: Measures the stages of the thread that takes the batches.
     """
-    clock = clock or SilentClock()
+    clock = clock or StageClock()
     clock.start()
     for task_rows in order.tasks(start.task):
         task, num_batches = task_rows.task, order.batches_of(task_rows.task)
@@ -112,11 +112,13 @@ def epoch_batches(
             prepared = embeddings.prepare(whole.ids_BF, num_valid)
             clock.lap(Stage.UNIQUE)
             with locating:
-                clock.lap(Stage.AWAIT_CHECKPOINT)
+                # A checkpoint may hold the lock.
+                clock.start()
                 embeddings.locate(prepared, create=True)
-            clock.lap(Stage.LOCATE, lock=True)
+            clock.lap(Stage.LOCATE)
             yield Batch(position, following, whole, num_valid, prepared)
-            clock.lap(Stage.AWAIT_ROOM)
+            # The queue may have been full.
+            clock.start()
 
 
 class Prefetcher(Generic[T]):

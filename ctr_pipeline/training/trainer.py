@@ -27,7 +27,7 @@ from ctr_pipeline.training.events import EventLog
 from ctr_pipeline.training.history import EpochRecord, RefitRecord, save_history
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
 from ctr_pipeline.training.parameters import load_parameters, parameter_writers
-from ctr_pipeline.training.profile import Profiler, SilentProfiler, Stage
+from ctr_pipeline.training.profile import Stage, StageClock, TrainingProfile
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import TrainingStep
 from ctr_pipeline.training.stopping import decide_stop
@@ -115,7 +115,6 @@ class Trainer:
         progress: Receives progress and messages.
         after_epoch: Called after each epoch; a text that it returns stops training and is the
             reason.
-        profiler: Measures where the time goes.
         after_first_step: Called when the first step of this process is done.
         clock: Monotonic clock, seconds.
     """
@@ -132,7 +131,6 @@ class Trainer:
         files: TrainerFiles,
         progress: Progress,
         after_epoch: Callable[[EpochRecord], str] | None = None,
-        profiler: Profiler | None = None,
         after_first_step: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -149,8 +147,10 @@ class Trainer:
         self._files = files
         self._progress = progress
         self._after_epoch = after_epoch
-        self._profiler: Profiler = profiler or SilentProfiler()
-        self._lap = self._profiler.training.lap
+        self._stages, self._stages_ahead = StageClock(), StageClock()
+        self._lap = self._stages.lap
+        self._processor_seconds = 0.0
+        self._rows_trained = 0
         self._after_first_step = after_first_step
         self._is_compiled = False
         self._clock = clock
@@ -180,7 +180,8 @@ class Trainer:
             Interrupted: A signal asked to stop; a checkpoint is written.
         """
         events = EventLog(self._files.events)
-        self._profiler.start(self.state.step)
+        self._stages.start()
+        self._processor_seconds -= time.process_time()
         try:
             with interruption.deferred():
                 while not self.state.finished:
@@ -191,8 +192,22 @@ class Trainer:
             events.close()
         self._go_to_best()
         self._lap(Stage.CHECKPOINT)
-        self._profiler.stop()
+        self._processor_seconds += time.process_time()
         return self.state
+
+    def profile(self, cores: int) -> TrainingProfile:
+        """Returns where the time of `fit` went.
+
+        Args:
+            cores: Threads that the config or the machine allows.
+        """
+        return TrainingProfile(
+            num_steps=self._stages.times.get(Stage.GATHER, 0),
+            num_rows=self._rows_trained,
+            processor_seconds=self._processor_seconds,
+            cores=cores,
+            stages=self._stages.stages() + self._stages_ahead.stages(),
+        )
 
     def _go_to_best(self) -> None:
         if self.state.best_step is None or self.state.best_step == self.state.step:
@@ -218,7 +233,7 @@ class Trainer:
             self._embeddings,
             state.position,
             self._locating,
-            clock=self._profiler.ahead,
+            clock=self._stages_ahead,
         )
         kind = "Training" if state.refit is None else "Training with validation rows"
         title = f"{kind}, epoch {epoch + 1} of {config.epochs}"
@@ -281,8 +296,8 @@ class Trainer:
             learning_rate_factor=gradients.learning_rate_factor,
             num_examples=batch.num_valid,
         )
-        self._lap(Stage.SPARSE_UPDATE, lock=True)
-        self._profiler.count(batch.num_valid)
+        self._lap(Stage.SPARSE_UPDATE)
+        self._rows_trained += batch.num_valid
         state.step = step
         state.position = batch.following
         state.epoch_loss_sum += gradients.loss_sum

@@ -17,9 +17,6 @@ from ctr_pipeline.reporting.data import (
     ReportData,
     SplitSummary,
     StageTiming,
-    StageUse,
-    ThreadUse,
-    TrainingTime,
 )
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
@@ -35,48 +32,30 @@ from ctr_pipeline.statistics import (
     ValueCount,
     VocabularyStatistics,
 )
+from ctr_pipeline.training.profile import Stage, StageTime, TrainingProfile
 
-TRAINING_TIME = TrainingTime(
-    seconds=120.4,
+TRAINING_PROFILE = TrainingProfile(
     num_steps=1875,
-    rows_per_second=91_234.5,
-    busy_cores=1.86,
+    num_rows=480_000,
+    processor_seconds=223.9,
     cores=2,
-    threads=tuple(
-        ThreadUse(
-            name=name,
-            stages=tuple(
-                StageUse(name=stage, seconds=seconds, times=1875, is_waiting=stage[:5] == "waits")
-                for stage, seconds in stages
-            ),
-        )
-        for name, stages in (
-            (
-                "training thread",
-                (
-                    ("TensorFlow step", 61.2),
-                    ("sparse update", 18.3),
-                    ("waits for a batch", 14.1),
-                    ("gather values", 9.4),
-                    ("validation", 8.9),
-                    ("first step (compiles)", 4.4),
-                    ("checkpoint", 2.2),
-                    ("dense update", 1.2),
-                    ("progress and events", 0.7),
-                ),
-            ),
-            (
-                "thread that reads ahead",
-                (
-                    ("find or make rows", 41.0),
-                    ("waits: enough batches are ready", 33.1),
-                    ("unique ids", 20.2),
-                    ("read rows", 9.9),
-                ),
-            ),
+    stages=tuple(
+        StageTime(stage, seconds, 1875)
+        for stage, seconds in (
+            (Stage.TENSORFLOW, 61.2),
+            (Stage.SPARSE_UPDATE, 18.3),
+            (Stage.AWAIT_BATCH, 14.1),
+            (Stage.GATHER, 9.4),
+            (Stage.VALIDATION, 8.9),
+            (Stage.COMPILE, 4.4),
+            (Stage.CHECKPOINT, 2.2),
+            (Stage.DENSE_UPDATE, 1.2),
+            (Stage.OTHER, 0.7),
+            (Stage.LOCATE, 41.0),
+            (Stage.UNIQUE, 20.2),
+            (Stage.READ, 9.9),
         )
     ),
-    bound="Input bounds training: steps wait for batches 13% of their time.",
 )
 
 NUM_ROWS = 160_000
@@ -386,7 +365,7 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
                 bad_row("not a number", 9120, "I7", "twelve"),
             ),
         ),
-        "training_time": TRAINING_TIME,
+        "training_profile": TRAINING_PROFILE,
         "timings": tuple(
             StageTiming(stage=stage, seconds=seconds)
             for stage, seconds in {

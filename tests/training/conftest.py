@@ -55,7 +55,6 @@ def make_rig(compiled, learnable, tmp_path):
         progress=None,
         learning_rate=0.02,
         optimizer=None,
-        profiler=None,
         compiled=usual,
         refits=False,
         **train,
@@ -91,7 +90,6 @@ def make_rig(compiled, learnable, tmp_path):
             valid=None if refits else readers[1],
             files=files,
             progress=progress or SilentProgress(),
-            profiler=profiler,
         )
         return Rig(trainer, store, dense, files, readers)
 

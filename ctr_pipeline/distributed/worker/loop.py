@@ -39,7 +39,7 @@ from ctr_pipeline.machine import is_refused_thread
 from ctr_pipeline.tracebacks import render_traceback
 from ctr_pipeline.training.batches import Position, Prefetcher, pad
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.profile import LapClock, Stage, thread_lines, time_of_thread
+from ctr_pipeline.training.profile import Stage, StageClock, stage_lines
 from ctr_pipeline.training.step import TrainingStep
 
 _LOGGER = logging.getLogger(__name__)
@@ -223,7 +223,7 @@ class WorkerLoop:
         self._speed = Speed(clock)
         self._batch_began = clock()
         # Of its own clock: a lap must not be what a test's clock advances by.
-        self._laps = LapClock(time.perf_counter, lambda: 0.0)
+        self._laps = StageClock()
 
     @property
     def samples_per_second(self) -> float:
@@ -244,7 +244,7 @@ class WorkerLoop:
                 with Prefetcher(self._read_ahead(), num_ahead=_BATCHES_AHEAD) as ahead:
                     self._laps.start()
                     self._work(ahead)
-                for line in thread_lines(time_of_thread("worker", self._laps)):
+                for line in stage_lines(self._laps.stages()):
                     _LOGGER.info("%s", line)
             self._session.raise_refusal()
             if not self._session.flush(_FLUSH_SECONDS):

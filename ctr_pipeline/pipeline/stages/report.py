@@ -30,7 +30,7 @@ from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.findings import Finding, decide_findings
 from ctr_pipeline.reporting.render import render_report
 from ctr_pipeline.specs.parity import ParityProof
-from ctr_pipeline.training.profile import describe_bound, load_profile
+from ctr_pipeline.training.profile import load_profile
 
 
 def run_report(
@@ -77,7 +77,7 @@ def run_report(
                 for stage, seconds in times.of_all_sessions().items()
             ),
             start_up=start_up_sentence(times.start_up),
-            training_time=_training_time(run),
+            training_profile=load_profile(run.training_profile),
             environment=describe_environment(),
             importance=importance,
             importance_num_rows=(
@@ -139,36 +139,6 @@ def _notes(
         "that; the training logloss is of these rows, so it is not comparable with validation."
     )
     return tuple(notes)
-
-
-def _training_time(run: RunFolder) -> page.TrainingTime | None:
-    """Where the time of training went, if it was watched."""
-    profile = load_profile(run.training_profile)
-    if profile is None:
-        return None
-    return page.TrainingTime(
-        seconds=profile.seconds,
-        num_steps=profile.num_steps,
-        rows_per_second=profile.rows_per_second,
-        busy_cores=profile.busy_cores,
-        cores=profile.cores,
-        threads=tuple(
-            page.ThreadUse(
-                name=thread.name,
-                stages=tuple(
-                    page.StageUse(
-                        name=one.stage,
-                        seconds=one.seconds,
-                        times=one.times,
-                        is_waiting=one.stage.is_waiting,
-                    )
-                    for one in thread.stages
-                ),
-            )
-            for thread in (profile.training, profile.ahead)
-        ),
-        bound=describe_bound(profile),
-    )
 
 
 def _job(runtime: Mapping[str, Any]) -> page.JobSummary:

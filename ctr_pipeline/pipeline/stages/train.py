@@ -39,7 +39,6 @@ from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.profile import (
     TrainingProfile,
-    TrainingProfiler,
     profile_lines,
     save_profile,
 )
@@ -176,12 +175,6 @@ def _choose(
             times.reach(FIRST_STEP)
             progress.log(start_up_sentence(times.start_up))
 
-        profiler = None
-        if job.context.profile:
-            profiler = TrainingProfiler(
-                cores=num_threads(config.runtime),
-                lock_waits=parameters.rows.rows.lock_wait_seconds,
-            )
         trainer = Trainer(
             config=config.train,
             compiled=compiled,
@@ -191,7 +184,6 @@ def _choose(
             valid=readers["valid"],
             files=TrainerFiles(folder.checkpoint_storage, folder.history, folder.events),
             progress=progress,
-            profiler=profiler,
             after_first_step=log_start_up,
         )
         checkpoint = trainer.checkpoints.load_newest(progress.log) if job.context.resume else None
@@ -211,8 +203,8 @@ def _choose(
         progress.log(f"Training ended: {state.finished}")
         if encoding.plan.fields:
             progress.log(describe_memory(parameters.rows))
-        if profiler is not None:
-            _log_profile(profiler.profile(), folder, progress)
+        if job.context.profile:
+            _log_profile(trainer.profile(num_threads(config.runtime)), folder, progress)
     return TrainedModel.of(encoding.plan, compiled, parameters.rows, parameters.dense, state)
 
 
@@ -303,7 +295,7 @@ def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
 
 
 def _log_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:
-    """Says where time went and keeps it; where all was trained before, so is what was seen then."""
+    """Logs and saves the profile of what was trained now; an earlier one stays if nothing was."""
     if not profile.num_steps:
         progress.log("Nothing was left to train, so there is nothing to profile")
         return

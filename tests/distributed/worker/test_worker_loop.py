@@ -207,7 +207,7 @@ def test_the_log_ends_with_where_the_time_went(make_world, caplog, overlap_pushe
     world = make_world(tasks, overlap_pushes=overlap_pushes)
     with caplog.at_level("INFO", "ctr_pipeline.distributed.worker.loop"):
         loop = world.run()
-    laps = loop._laps.laps
+    laps = loop._laps.times
     assert laps[Stage.TENSORFLOW] == laps[Stage.GATHER] == laps[Stage.SEND] == 64
     assert laps[Stage.AWAIT_VALUES] == 64
     assert laps[Stage.SCORE] == 7
