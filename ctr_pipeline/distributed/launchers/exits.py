@@ -12,18 +12,18 @@ from ctr_pipeline.distributed.coordination.launching import ExitReason
 from ctr_pipeline.machine import EXIT_NO_THREAD
 
 
-def classify_exit(exit_code: int, *, asked: bool, oom_kills: int) -> ExitReason:
-    """Names the reason of an exit.
+def classify_exit(exit_code: int, *, stopped: bool, oom_kills: int) -> ExitReason:
+    """The reason of an exit.
 
     Args:
         exit_code: Negative: minus the signal.
-        asked: The launcher had told it to end.
+        stopped: The launcher had stopped it.
         oom_kills: Processes that the system killed for memory while it ran.
     """
     if exit_code == 0:
         return "completed"
     number = signal_of(exit_code)
-    if asked and number in BY_SOMEBODY:
+    if stopped and number in BY_SOMEBODY:
         return "killed"
     if exit_code == EXIT_NO_THREAD:
         return "not_started"

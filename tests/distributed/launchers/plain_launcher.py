@@ -33,7 +33,7 @@ class Started:
     log_begin: int
     restarts: int
     began: float
-    asked: bool = False
+    is_stopped: bool = False
     kill_at: float | None = None
     end: tuple | None = None
 
@@ -127,7 +127,7 @@ class PlainLauncher:
         if member.start.role == "master":
             self._master.stop()
         if member.end is None:
-            member.asked = True
+            member.is_stopped = True
             member.process.terminate()
             member.kill_at = time.monotonic() + grace_seconds
 
@@ -151,7 +151,7 @@ class PlainLauncher:
         exit_code = member.process.poll()
         if exit_code is None:
             return
-        reason = classify_exit(exit_code, asked=member.asked, oom_kills=0)
+        reason = classify_exit(exit_code, stopped=member.is_stopped, oom_kills=0)
         member.end = (exit_code, reason, member.tail())
         if member.start.role == "master":
             self._master.end(

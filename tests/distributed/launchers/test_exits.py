@@ -5,7 +5,7 @@ from ctr_pipeline.distributed.launchers.exits import classify_exit, count_oom_ki
 
 class TestClassifyExit:
     @pytest.mark.parametrize(
-        ("exit_code", "asked", "oom_kills", "reason"),
+        ("exit_code", "stopped", "oom_kills", "reason"),
         [
             (0, False, 0, "completed"),
             (0, True, 0, "completed"),
@@ -33,8 +33,8 @@ class TestClassifyExit:
             (255, False, 0, "error"),
         ],
     )
-    def test_every_way_to_end(self, exit_code, asked, oom_kills, reason):
-        assert classify_exit(exit_code, asked=asked, oom_kills=oom_kills) == reason
+    def test_every_way_to_end(self, exit_code, stopped, oom_kills, reason):
+        assert classify_exit(exit_code, stopped=stopped, oom_kills=oom_kills) == reason
 
 
 class TestCountOomKills:

@@ -1,23 +1,19 @@
-"""The launcher: parent of every member on this machine.
+"""The launcher whose members are processes of this machine, and its children.
 
 One thread owns all processes: it starts them, so that they die when it does; it reads what they
-write, notices their ends, and restarts the master. Everybody else puts questions to it.
+write, notices their ends, and restarts the master. Other threads have it run their calls.
 """
 
 import errno
 import logging
 import os
-import queue
 import secrets
 import selectors
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -34,6 +30,7 @@ from ctr_pipeline.distributed.coordination.launching import (
 from ctr_pipeline.distributed.coordination.messages import Role
 from ctr_pipeline.distributed.launchers.exits import classify_exit, count_oom_kills
 from ctr_pipeline.distributed.launchers.processes import parent_death
+from ctr_pipeline.distributed.launchers.processes.calls import CallQueue
 from ctr_pipeline.distributed.launchers.processes.fork_server import (
     SINGLE_THREADED,
     Failed,
@@ -42,17 +39,15 @@ from ctr_pipeline.distributed.launchers.processes.fork_server import (
     Spawned,
 )
 from ctr_pipeline.distributed.launchers.processes.log_file import LogFile
+from ctr_pipeline.distributed.launchers.processes.output import OutputPipe
 from ctr_pipeline.distributed.launchers.processes.spawning import ProcessHandle, spawn
 from ctr_pipeline.distributed.launchers.restarts import KeptRunning
 
 _LOGGER = logging.getLogger(__name__)
-_READ_BYTES = 1 << 16
 _FORK_SERVER_SECONDS = 60.0
-"""A start waits for the fork server to be ready no longer."""
+"""Longest that a start waits for the fork server to be ready."""
 _EXIT_NOT_STARTED = 70
-_WANT_OF_ROOM = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-_LAST_WORDS_SECONDS = 1.0
-"""For what an ended member wrote; whoever holds its output open longer is not waited for."""
+_RESOURCE_ERRORS = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 T = TypeVar("T")
 
@@ -63,13 +58,12 @@ class _Process:
 
     name: str
     start: MemberStart
-    log: LogFile
+    output: OutputPipe
     restarts: int
     started_at: float
     oom_kills: int
     handle: ProcessHandle | None = None
-    output: int | None = None
-    asked: bool = False
+    is_stopped: bool = False
     kill_at: float | None = None
     request: int | None = None
     start_gate: int | None = None
@@ -124,11 +118,9 @@ class ProcessLauncher:
         self._fork_server_ready = False
         self._num_requests = 0
         self._selector = selectors.DefaultSelector()
-        self._questions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wake_reading, self._wake_writing = socket.socketpair()
-        self._wake_reading.setblocking(False)
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="launcher", daemon=True)
+        self._calls = CallQueue(self._thread)
         self._thread.start()
 
     def start(self, role: Role, index: int) -> None:
@@ -139,38 +131,35 @@ class ProcessLauncher:
             CannotLaunchError: The interpreter is not there, or may not be run.
         """
         try:
-            self._ask(lambda: self._start((role, index)))
+            self._calls.run(lambda: self._start((role, index)))
         except OSError as error:
             message = error.strerror or str(error)
-            if _is_final(error):
+            if _cannot_run(error):
                 raise CannotLaunchError(message, place=sys.executable) from error
             raise LauncherBusyError(message) from error
 
     def stop(self, role: Role, index: int, incarnation: str, *, grace_seconds: float) -> None:
-        """Asks one process to end, kills it after the grace, 0 at once.
-
-        Returns before it has ended. Another process that fills the place by now is left alone.
-        """
+        """Asks one process to end, kills it after the grace; 0 kills at once."""
 
         def stop() -> None:
             process = self._processes.get((role, index))
             if process is not None and process.start.incarnation == incarnation:
                 self._stop((role, index), grace_seconds)
 
-        self._ask(stop)
+        self._calls.run(stop)
 
     def observe(self) -> tuple[ProcessState, ...]:
         """The newest process of every member that was ever started."""
-        return self._ask(self._observe)
+        return self._calls.run(self._observe)
 
     def failure(self) -> str:
         """Why the master is not started again, with its last lines; empty while all is well."""
-        return self._ask(lambda: self._kept[_MASTER].failure if _MASTER in self._kept else "")
+        return self._calls.run(lambda: self._kept[_MASTER].failure if _MASTER in self._kept else "")
 
     def close(self, *, grace_seconds: float = 5.0) -> None:
-        """Ends every member, those that do not listen by force, and the launcher itself."""
+        """Ends every member, by force after the grace, and the thread."""
         if self._thread.is_alive():
-            self._ask(lambda: self._stop_all(grace_seconds))
+            self._calls.run(lambda: self._stop_all(grace_seconds))
             self._thread.join()
 
     def __enter__(self) -> Self:
@@ -184,31 +173,10 @@ class ProcessLauncher:
     ) -> None:
         self.close()
 
-    def _ask(self, question: Callable[[], T]) -> T:
-        """Has the launcher's thread answer a question; once it has ended, anybody may."""
-        answer: Future[T] = Future()
-
-        def settle() -> None:
-            try:
-                answer.set_result(question())
-            except BaseException as error:  # noqa: BLE001  it is the asker's
-                answer.set_exception(error)
-
-        self._questions.put(settle)
-        with suppress(OSError):
-            # A full socket wakes the thread as well; a closed one means that it has ended.
-            self._wake_writing.send(b"\0")
-        while True:
-            try:
-                return answer.result(timeout=0.2)
-            except TimeoutError:
-                if not self._thread.is_alive() and not answer.done():
-                    settle()
-
     # From here on: the launcher's thread alone.
 
     def _run(self) -> None:
-        self._selector.register(self._wake_reading, selectors.EVENT_READ, self._answer_questions)
+        self._selector.register(self._calls, selectors.EVENT_READ, self._calls.run_waiting)
         if self._commands.fork_server() is not None:
             parent_death.adopt_orphans(wanted=True)
             self._kept[_FORK_SERVER] = KeptRunning("fork-server")
@@ -217,8 +185,8 @@ class ProcessLauncher:
             for key, _ in self._selector.select(self._seconds_to_next_timer()):
                 self._guarded(key.data)
             self._guarded(self._run_timers)
-        self._answer_questions()
-        self._let_go()
+        self._calls.run_waiting()
+        self._close_all()
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -227,9 +195,9 @@ class ProcessLauncher:
             # The thread must live on: every member dies with it.
             _LOGGER.exception("the launcher continues after an error")
 
-    def _let_go(self) -> None:
+    def _close_all(self) -> None:
         for process in self._processes.values():
-            self._close_output(process)
+            process.output.close()
         for log in self._logs.values():
             log.close()
         if self._fork_server is not None:
@@ -237,18 +205,7 @@ class ProcessLauncher:
         if _FORK_SERVER in self._kept:
             parent_death.adopt_orphans(wanted=False)
         self._selector.close()
-        self._wake_reading.close()
-        self._wake_writing.close()
-
-    def _answer_questions(self) -> None:
-        with suppress(BlockingIOError):
-            self._wake_reading.recv(4096)
-        while True:
-            try:
-                settle = self._questions.get_nowait()
-            except queue.Empty:
-                return
-            settle()
+        self._calls.close()
 
     def _observe(self) -> tuple[ProcessState, ...]:
         return tuple(
@@ -290,7 +247,7 @@ class ProcessLauncher:
         if key not in self._logs:
             self._logs[key] = LogFile(self._logs_folder / f"{name}.log")
         if earlier is not None:
-            self._close_output(earlier)
+            earlier.output.close()
         start = MemberStart(
             role=role,  # type: ignore[arg-type]
             index=index,
@@ -300,7 +257,7 @@ class ProcessLauncher:
         return _Process(
             name=name,
             start=start,
-            log=self._logs[key],
+            output=OutputPipe(self._logs[key], self._selector),
             restarts=0 if earlier is None else earlier.restarts + 1,
             started_at=self._clock(),
             oom_kills=count_oom_kills(),
@@ -313,7 +270,7 @@ class ProcessLauncher:
         environment: Mapping[str, str] | None = None,
         standard_input: int | None = None,
     ) -> None:
-        writing = self._open_output(process)
+        writing = process.output.open()
         try:
             pid = self._start_process(
                 [sys.executable, *arguments],
@@ -322,7 +279,7 @@ class ProcessLauncher:
                 standard_input=standard_input,
             )
         except OSError:
-            self._close_output(process)
+            process.output.close()
             raise
         finally:
             os.close(writing)
@@ -332,64 +289,23 @@ class ProcessLauncher:
             # One that cannot be watched must not join the job.
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            self._close_output(process)
+            process.output.close()
             raise
 
     def _spawn_instead(self, process: _Process) -> None:
-        """Starts from nothing what the fork server did not fork."""
-        self._forget_request(process)
+        """Starts a worker that the fork server did not fork."""
+        self._end_request(process)
         try:
             self._spawn(process, self._commands.member(process.start))
         except OSError as error:
-            process.log.write(f"cannot be started: {error.strerror or error}\n".encode())
-            reason: ExitReason = "error" if _is_final(error) else "not_started"
+            process.output.log.write(f"cannot be started: {error.strerror or error}\n".encode())
+            reason: ExitReason = "error" if _cannot_run(error) else "not_started"
             self._ended(process, _EXIT_NOT_STARTED, reason)
-
-    def _open_output(self, process: _Process) -> int:
-        """A pipe whose far end the process writes to; returns that end."""
-        self._close_output(process)
-        reading, writing = os.pipe()
-        os.set_blocking(reading, False)
-        process.output = reading
-        self._selector.register(
-            reading, selectors.EVENT_READ, lambda: self._read_output(process, reading)
-        )
-        return writing
 
     def _watch(self, process: _Process, pid: int) -> None:
         handle = self._open_handle(pid)
         process.handle = handle
         self._selector.register(handle, selectors.EVENT_READ, lambda: self._reap(process, handle))
-
-    def _read_output(self, process: _Process, reading: int) -> None:
-        if process.output != reading:
-            # Closed by what happened a moment ago.
-            return
-        with suppress(BlockingIOError):
-            data = os.read(reading, _READ_BYTES)
-            if data:
-                process.log.write(data)
-            else:
-                self._close_output(process)
-
-    def _close_output(self, process: _Process) -> None:
-        if process.output is not None:
-            self._selector.unregister(process.output)
-            os.close(process.output)
-            process.output = None
-
-    def _drain_output(self, process: _Process) -> None:
-        """Reads what an ended process has left in its pipe."""
-        until = time.monotonic() + _LAST_WORDS_SECONDS
-        while process.output is not None and time.monotonic() < until:
-            try:
-                data = os.read(process.output, _READ_BYTES)
-            except BlockingIOError:
-                return
-            if not data:
-                self._close_output(process)
-                return
-            process.log.write(data)
 
     def _reap(self, process: _Process, handle: ProcessHandle) -> None:
         exit_code = handle.reap()
@@ -397,18 +313,18 @@ class ProcessLauncher:
             return
         self._selector.unregister(handle)
         handle.close()
-        self._drain_output(process)
+        process.output.drain()
         self._ended(process, exit_code)
 
     def _ended(self, process: _Process, exit_code: int, reason: ExitReason | None = None) -> None:
-        """Takes note of an end; without a reason, the exit code tells it."""
+        """Notes an end; without a reason, it follows from the exit code."""
         process.exit_code = exit_code
         process.kill_at = None
-        process.tail = process.log.tail()
+        process.tail = process.output.log.tail()
         process.reason = reason or classify_exit(
-            exit_code, asked=process.asked, oom_kills=count_oom_kills() - process.oom_kills
+            exit_code, stopped=process.is_stopped, oom_kills=count_oom_kills() - process.oom_kills
         )
-        level = logging.INFO if process.asked or exit_code == 0 else logging.WARNING
+        level = logging.INFO if process.is_stopped or exit_code == 0 else logging.WARNING
         _LOGGER.log(level, "%s has ended: %s", process.name, _format_end(process.reason, exit_code))
         key = (process.start.role, process.start.index)
         if key == _FORK_SERVER:
@@ -431,11 +347,11 @@ class ProcessLauncher:
         process = self._processes.get(key)
         if process is None or not process.running:
             return
-        process.asked = True
+        process.is_stopped = True
         if process.handle is None:
-            # It waits for the fork server; a process that comes late is not let live.
-            self._forget_request(process)
-            self._close_output(process)
+            # It waits for the fork server.
+            self._end_request(process)
+            process.output.close()
             self._ended(process, -signal.SIGTERM)
         elif grace_seconds <= 0:
             process.handle.send(signal.SIGKILL)
@@ -505,32 +421,32 @@ class ProcessLauncher:
     def _receive_from(self, fork_server: ForkServer) -> None:
         if fork_server is not self._fork_server:
             return
-        said = fork_server.read()
-        if said is None:
+        answer = fork_server.read()
+        if answer is None:
             self._lose_fork_server()
         else:
-            self._receive(said)
+            self._receive(answer)
 
-    def _receive(self, said: Ready | Spawned | Failed) -> None:
-        if isinstance(said, Ready):
+    def _receive(self, answer: Ready | Spawned | Failed) -> None:
+        if isinstance(answer, Ready):
             self._fork_server_ready = True
             for process in self._waiting():
                 self._ask_fork_server(process)
             return
-        asker = next((one for one in self._waiting() if one.request == said.request), None)
-        if isinstance(said, Spawned):
-            if asker is not None and asker.start_gate is not None:
-                self._watch(asker, said.pid)
-                os.write(asker.start_gate, b"\0")
-                self._forget_request(asker)
+        worker = next((one for one in self._waiting() if one.request == answer.request), None)
+        if isinstance(answer, Spawned):
+            if worker is not None and worker.start_gate is not None:
+                self._watch(worker, answer.pid)
+                os.write(worker.start_gate, b"\0")
+                self._end_request(worker)
             else:
-                self._reap_unwanted(said.pid)
-        elif asker is not None:
-            _LOGGER.warning("%s could not be forked: %s", asker.name, said.why)
-            self._spawn_instead(asker)
+                self._reap_unwanted(answer.pid)
+        elif worker is not None:
+            _LOGGER.warning("%s could not be forked: %s", worker.name, answer.why)
+            self._spawn_instead(worker)
 
     def _reap_unwanted(self, pid: int) -> None:
-        """Reaps a child that nobody wants any more; without permission it ends by itself."""
+        """Reaps a child whose request was cancelled; its start gate is closed, so that it ends."""
         handle = self._open_handle(pid)
 
         def reap() -> None:
@@ -544,12 +460,12 @@ class ProcessLauncher:
         self._num_requests += 1
         process.request = self._num_requests
         process.wait_until = self._clock() + self._fork_seconds
-        writing = self._open_output(process)
+        writing = process.output.open()
         try:
             start_gate, process.start_gate = os.pipe()
         except OSError:
             os.close(writing)
-            self._close_output(process)
+            process.output.close()
             raise
         arguments = self._commands.from_fork_server(process.start)
         try:
@@ -562,15 +478,15 @@ class ProcessLauncher:
         if not asked:
             self._spawn_instead(process)
 
-    def _forget_request(self, process: _Process) -> None:
-        """From now on a child that the fork server forks for it, without permission yet, ends."""
+    def _end_request(self, process: _Process) -> None:
+        """Closes the start gate: a child that has not passed it ends."""
         process.request = None
         if process.start_gate is not None:
             os.close(process.start_gate)
             process.start_gate = None
 
     def _give_up_on_fork_server(self, process: _Process) -> None:
-        """A fork server that does not answer is replaced; who waited for it starts from nothing."""
+        """Replaces a fork server that does not answer, and starts the worker without it."""
         _LOGGER.warning("the fork server does not answer; %s starts without it", process.name)
         hung = self._processes.get(_FORK_SERVER)
         if hung is not None and hung.handle is not None and hung.running:
@@ -581,8 +497,8 @@ class ProcessLauncher:
         fork_server = self._fork_server
         if fork_server is None:
             return
-        while (said := fork_server.read()) is not None:
-            self._receive(said)
+        while (answer := fork_server.read()) is not None:
+            self._receive(answer)
         self._selector.unregister(fork_server)
         fork_server.close()
         self._fork_server = None
@@ -591,9 +507,9 @@ class ProcessLauncher:
             self._spawn_instead(process)
 
 
-def _is_final(error: OSError) -> bool:
-    """Whether the program itself cannot be run, rather than nothing now for want of room."""
-    return error.filename == sys.executable and error.errno not in _WANT_OF_ROOM
+def _cannot_run(error: OSError) -> bool:
+    """Whether the interpreter itself cannot be run; otherwise the system lacks resources now."""
+    return error.filename == sys.executable and error.errno not in _RESOURCE_ERRORS
 
 
 def _format_end(reason: ExitReason, exit_code: int) -> str:

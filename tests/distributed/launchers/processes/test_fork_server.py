@@ -60,7 +60,7 @@ def spawned(launcher, index=0):
 
 
 def pid_of_fork_server(launcher):
-    return launcher._ask(lambda: launcher._processes[("fork-server", 0)].handle.pid)
+    return launcher._calls.run(lambda: launcher._processes[("fork-server", 0)].handle.pid)
 
 
 class TestBirth:

@@ -208,8 +208,8 @@ LAUNCHER_PROCESS = textwrap.dedent(
         launcher.start("ps", index)
         launcher.start("worker", index)
     wait_until(lambda: all(one.pid for one in launcher.observe()))
-    fork_server_pid = launcher._ask(lambda: launcher._processes[("fork-server", 0)].handle.pid)
-    print(fork_server_pid, *(one.pid for one in launcher.observe()), flush=True)
+    fork_server = launcher._calls.run(lambda: launcher._processes[("fork-server", 0)])
+    print(fork_server.handle.pid, *(one.pid for one in launcher.observe()), flush=True)
     time.sleep(600)
     """
 )
