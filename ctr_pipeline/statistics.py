@@ -34,7 +34,7 @@ from ctr_pipeline.specs.columns import ColumnType
 
 T = TypeVar("T")
 
-STATISTICS_VERSION = 2
+STATISTICS_VERSION = 3
 CONCEALED = "(concealed)"
 """In the place of a value of a sensitive column."""
 
@@ -354,23 +354,21 @@ class VocabularyStatistics(_Frozen):
 
 
 class ValueWeights(_Frozen):
-    """What the rows of a column weigh whose values have a table, in whole units.
+    """What the rows of a column weigh whose values have a table.
 
     Attributes:
-        weight: The column of weights.
-        exponent: A unit is 2^-exponent; see `dataset.weights.weight_units`.
-        total_units: All rows.
-        click_units: Units of label 1.
-        missing_units: Units without a value.
-        missing_click_units: Units of label 1 without a value.
+        column: The column of weights.
+        total: All rows.
+        clicks: Rows of label 1.
+        missing: Rows without a value.
+        missing_clicks: Rows of label 1 without a value.
     """
 
-    weight: str
-    exponent: int
-    total_units: int
-    click_units: int
-    missing_units: int
-    missing_click_units: int
+    column: str
+    total: float
+    clicks: float
+    missing: float
+    missing_clicks: float
 
 
 class Statistics(_Frozen):

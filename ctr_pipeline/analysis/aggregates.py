@@ -94,31 +94,19 @@ class TextNumbersPlan(_Frozen):
     boundaries: tuple[BoundaryPlan, ...] = ()
 
 
-class WeightPlan(_Frozen):
-    """How rows are weighed: in whole units of 2^-exponent, so that all sums are exact.
-
-    Attributes:
-        column: Name of the column of weights.
-        exponent: By `dataset.weights.unit_exponent`.
-    """
-
-    column: str
-    exponent: int
-
-
 class StatisticsPlan(_Frozen):
     """All statistics wanted of one set of training rows.
 
     Attributes:
         label: Name of the label column.
         columns: One entry for each column, in order of first mention.
-        weight: How rows are weighed in means, deviations and skews; None: all alike.
+        weight: The column that weighs rows in means, deviations and skews; None: all alike.
         text_numbers: What no engine computes, but `analysis.text_numbers`.
     """
 
     label: str
     columns: tuple[ColumnPlan, ...]
-    weight: WeightPlan | None = None
+    weight: str | None = None
     text_numbers: tuple[TextNumbersPlan, ...] = ()
 
 
@@ -127,7 +115,7 @@ def plan_statistics(
     label: str,
     *,
     profile: bool = True,
-    weight: WeightPlan | None = None,
+    weight: str | None = None,
 ) -> StatisticsPlan:
     """Plans what `features` need; several features of the same column share one entry.
 
@@ -135,7 +123,7 @@ def plan_statistics(
         features: What becomes of each column.
         label: Name of the label column.
         profile: Whether every column also gets the statistics that the report shows.
-        weight: How rows are weighed; None: all alike.
+        weight: The column that weighs rows; None: all alike.
 
     Raises:
         ValueError: A chain does not fit its column, or two features want different

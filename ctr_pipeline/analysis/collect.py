@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
 from ctr_pipeline.analysis.measure import NUM_TOP_VALUES, MeasuredColumn, measure_column
 from ctr_pipeline.analysis.part_engine import PartEngine
@@ -235,7 +235,7 @@ def _compute(
                 written = _write_values(session, column.vocabulary, staging, file, syncs)
                 top_values = written.top_values(column.vocabulary)
             measured = measure_column(
-                session.rows, column, labels.num_rows, plan.weight, top_values
+                session.rows, column, labels.num_rows, top_values, weighted=weight is not None
             )
             vocabulary = None
             if column.vocabulary is not None and column.table is not None:
@@ -298,7 +298,7 @@ def _compute(
         notes=(
             "All statistics are exact; quantile i/n is the smallest value with that share below "
             "or at it.",
-            *([] if plan.weight is None else [_weighing_note(plan.weight.column)]),
+            *([] if plan.weight is None else [_weighing_note(plan.weight)]),
         ),
     )
 
@@ -310,15 +310,14 @@ def _weighing_note(column: str) -> str:
     )
 
 
-def _value_weights(session: Session, weight: WeightPlan) -> ValueWeights:
+def _value_weights(session: Session, weight: str) -> ValueWeights:
     ((total, clicks, missing, missing_clicks),) = session.rows(weights_query())
     return ValueWeights(
-        weight=weight.column,
-        exponent=weight.exponent,
-        total_units=total,
-        click_units=clicks,
-        missing_units=missing,
-        missing_click_units=missing_clicks,
+        column=weight,
+        total=total,
+        clicks=clicks,
+        missing=missing,
+        missing_clicks=missing_clicks,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.column_threads import map_columns
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn
@@ -115,7 +115,7 @@ class MaxComputeEngine:
         self._client = client
         self._table = table
         self._expected = expected
-        self._weight: WeightPlan | None = None
+        self._weighted = False
         self._name = f"ctrpipe_{uuid.uuid4().hex[:12]}"
         self._made: set[str] = set()
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class MaxComputeEngine:
     def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
         """As `Engine.count_labels`, in one query."""
         self._table.check(plan)
-        self._weight = plan.weight
+        self._weighted = plan.weight is not None
         found = LabelCounts(*self.fetch(label_counts(self._table.rows([])))[0])
         if self._expected is not None:
             require_same_rows(found, self._expected, self._table.place)
@@ -149,7 +149,7 @@ class MaxComputeEngine:
             self._made.add(name)
         table = exp.table_(name, db=self._client.entry.project)
         rows = self._table.rows([(column.column, column.column_type, "value")])
-        counts = value_counts(rows, self._weight)
+        counts = value_counts(rows, weighted=self._weighted)
         self._client.execute(render(create_table_as(table, counts)))
         return table
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan
 from ctr_pipeline.analysis.chains import apply_chain, chain_parameters, is_measurable
 from ctr_pipeline.analysis.histogram import MAX_BINS, plan_edges
 from ctr_pipeline.analysis.information import Groups, label_information
@@ -131,25 +131,25 @@ def measure_column(
     rows_of: RowsOf,
     plan: ColumnPlan,
     num_rows: int,
-    weight: WeightPlan | None = None,
     top_values: Sequence[tuple[Any, ...]] | None = None,
+    *,
+    weighted: bool = False,
 ) -> MeasuredColumn:
     """Derives everything that `plan` asks for.
 
     Args:
         rows_of: Runs a query on the table of value counts of the column.
         num_rows: Training rows.
-        weight: How rows are weighed; None: all alike.
         top_values: The most frequent values with their rows and clicks, where they are known.
+        weighted: Whether value counts say what rows weigh.
     """
-    weighted = weight is not None
     lengths = vectors = None
     if plan.sequence is not None:
         lengths = _use_elements(rows_of, plan.sequence, weighted=weighted)
     if plan.vector is not None:
         vectors = _use_numbers(rows_of, plan.vector, weighted=weighted)
     is_plain_text = plan.column_type is ColumnType.TEXT and lengths is None and vectors is None
-    moments, summary = _measure_moments(rows_of, plan, weight)
+    moments, summary = _measure_moments(rows_of, plan, weighted=weighted)
     quantiles = _measure_quantiles(rows_of, plan, moments)
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     for wanted in plan.boundaries:
@@ -191,7 +191,7 @@ def measure_column(
 
 
 def _measure_moments(
-    rows_of: RowsOf, plan: ColumnPlan, weight: WeightPlan | None
+    rows_of: RowsOf, plan: ColumnPlan, *, weighted: bool
 ) -> tuple[dict[str, Moments], Sequence[Any] | None]:
     """Moments by expression key; of numbers the row of `summary_query` comes with the first."""
     moments: dict[str, Moments] = {}
@@ -211,7 +211,6 @@ def _measure_moments(
             if _text_start(chain) == start
             and (chain is pending[0] or is_measurable(plan.column, chain, moments))
         )
-        weighted = weight is not None
         row: Sequence[Any]
         if summary is None and plan.value_type is ColumnType.NUMBER:
             query = summary_query(ColumnType.NUMBER, chains, weighted=weighted)
@@ -220,7 +219,7 @@ def _measure_moments(
         else:
             (row,) = rows_of(range_query(chains, weighted=weighted), parameters_of(chains))
         ranges = dict(zip(chains, read_ranges(row, len(chains)), strict=True))
-        for chain, one in collect_moments(rows_of, ranges, parameters_of, weight).items():
+        for chain, one in collect_moments(rows_of, ranges, parameters_of).items():
             moments[expression_key(plan.column, chain)] = one
         pending = [chain for chain in pending if chain not in ranges]
     return moments, summary

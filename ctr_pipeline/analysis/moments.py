@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ctr_pipeline.analysis.aggregates import Chain, WeightPlan
+from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.sql import Query, central_query, mean_query
 from ctr_pipeline.statistics import Moments
 
@@ -29,13 +29,13 @@ class ValueRange:
         count: Rows.
         minimum: None without rows, as the next.
         maximum: The largest.
-        units: Weights of the rows; None without weights.
+        weight: What the rows weigh; None without weights.
     """
 
     count: int
     minimum: float | None
     maximum: float | None
-    units: int | None = None
+    weight: float | None = None
 
 
 def read_ranges(row: Sequence[Any], num_chains: int) -> list[ValueRange]:
@@ -48,7 +48,6 @@ def collect_moments(
     rows_of: RowsOf,
     ranges: Mapping[Chain, ValueRange],
     parameters_of: Callable[[Sequence[Chain]], dict[str, float]],
-    weight: WeightPlan | None = None,
 ) -> dict[Chain, Moments]:
     """Moments of the finite values of the table of value counts, after each of some chains.
 
@@ -56,20 +55,24 @@ def collect_moments(
         rows_of: Runs a query with its parameters.
         ranges: Ranges of each chain; all begin alike, as one query takes them.
         parameters_of: Gives the parameters of a query of some chains, such as `chain_parameters`.
-        weight: How rows are weighed in mean, deviation and skew; None: all alike, as they are where
-            all rows with a finite value weigh nothing.
+
+    Returns:
+        Where ranges have a weight, mean, deviation and skew weigh rows, unless all rows with a
+            finite value weigh nothing.
     """
     found: dict[Chain, Moments] = {}
     for weighted in (False, True):
         chosen = {
-            chain: one for chain, one in ranges.items() if one.count and bool(one.units) is weighted
+            chain: one
+            for chain, one in ranges.items()
+            if one.count and bool(one.weight) is weighted
         }
         if chosen:
-            found |= _collect(rows_of, chosen, parameters_of(tuple(chosen)), weight, weighted)
-    return {chain: found.get(chain, _no_moments(weight)) for chain in ranges}
+            found |= _collect(rows_of, chosen, parameters_of(tuple(chosen)), weighted=weighted)
+    return {chain: found.get(chain) or _no_moments(one.weight) for chain, one in ranges.items()}
 
 
-def _no_moments(weight: WeightPlan | None) -> Moments:
+def _no_moments(weight: float | None) -> Moments:
     return Moments(
         count=0,
         mean=None,
@@ -77,7 +80,7 @@ def _no_moments(weight: WeightPlan | None) -> Moments:
         minimum=None,
         maximum=None,
         skew=None,
-        weight=None if weight is None else 0.0,
+        weight=weight,
     )
 
 
@@ -85,13 +88,13 @@ def _collect(
     rows_of: RowsOf,
     ranges: Mapping[Chain, ValueRange],
     parameters: dict[str, float],
-    weight: WeightPlan | None,
+    *,
     weighted: bool,
 ) -> dict[Chain, Moments]:
     """Of chains with values, weighed or not, by two queries."""
     chains = tuple(ranges)
     ends = [(one.minimum or 0.0, one.maximum or 0.0) for one in ranges.values()]
-    totals = [float((one.units or 0) if weighted else one.count) for one in ranges.values()]
+    totals = [(one.weight or 0.0) if weighted else one.count for one in ranges.values()]
     # x = value / 2^size lies in (-1, 1).
     sizes = [_exponent_above(max(abs(low), abs(high))) for low, high in ends]
     shrinks = [math.ldexp(1.0, -size) for size in sizes]
@@ -116,7 +119,6 @@ def _collect(
         first, second, third = (power / total for power in powers[3 * place : 3 * place + 3])
         variance, third = _about_the_mean(first, second, third)
         mean = centers[place] + math.ldexp(first, width)
-        units = None if weight is None else math.ldexp(float(one.units or 0), -weight.exponent)
         found[chain] = Moments(
             count=one.count,
             # Adding 0 makes 0 of -0, which SQL does not tell apart.
@@ -125,7 +127,7 @@ def _collect(
             minimum=low + 0.0,
             maximum=high + 0.0,
             skew=third / variance**1.5 if variance > 0 else None,
-            weight=units,
+            weight=one.weight,
         )
     return found
 

@@ -54,8 +54,8 @@ class PartCounts:
             "num_rows": counts.num_rows,
             "num_clicks": counts.num_clicks,
         }
-        if counts.units is not None:
-            columns |= {"units": counts.units, "click_units": counts.click_units}
+        if counts.weights is not None:
+            columns |= {"weight": counts.weights, "click_weight": counts.click_weights}
         batch = pa.record_batch(columns)
         content = batch.serialize()
         with self._lock:
@@ -77,7 +77,7 @@ class PartCounts:
     def read(self, column: str) -> pa.RecordBatchReader:
         """The counts of a column: value, num_rows, num_clicks, a value once for each part.
 
-        With weights, `units` and `click_units` as well.
+        With weights, `weight` and `click_weight` as well.
         """
         schema = self._schemas[column]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
@@ -24,7 +24,6 @@ from ctr_pipeline.analysis.sql import (
     value_counts_query,
 )
 from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
-from ctr_pipeline.dataset.weights import weight_units
 from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")
@@ -78,10 +77,10 @@ class PartEngine:
         files: Sequence[Path],
         counts: PartCounts,
         *,
-        weight: WeightPlan | None = None,
+        weight: str | None = None,
     ) -> LabelCounts:
         names = [plan.label, *(one.column for one in plan.columns)]
-        names += [] if weight is None else [weight.column]
+        names += [] if weight is None else [weight]
 
         def count(_session: DuckDbSession, part: int) -> LabelCounts:
             labels = LabelCounts()
@@ -91,11 +90,9 @@ class PartEngine:
                 num_clicks = int(np.count_nonzero(is_click))
                 num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
                 labels += LabelCounts(len(label), num_clicks, num_wrong)
-                units = None
-                if weight is not None:
-                    units = weight_units(batch.column(weight.column).to_numpy(), weight.exponent)
+                weights = None if weight is None else batch.column(weight).to_numpy()
                 for column in plan.columns:
-                    found = count_values(batch, column.column, is_click, units)
+                    found = count_values(batch, column.column, is_click, weights)
                     counts.add(column.column, part, found)
             return labels
 
@@ -119,7 +116,7 @@ class PartEngine:
         if not self._files:
             raise ValueError("there are no training rows")
         names = column_names(self._files)
-        weight = [] if plan.weight is None else [plan.weight.column]
+        weight = [] if plan.weight is None else [plan.weight]
         for column in (plan.label, *weight, *(column.column for column in plan.columns)):
             if column not in names:
                 raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.column_threads import map_columns
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
@@ -69,7 +69,7 @@ class SparkEngine:
         self._rows = rows
         self.others = dict(others or {})
         self._columns: dict[str, str] = {}
-        self._weight: WeightPlan | None = None
+        self._weighted = False
         self._numbers = itertools.count()
 
     def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
@@ -77,7 +77,7 @@ class SparkEngine:
         self._columns = {
             column.column: f"column{number}" for number, column in enumerate(plan.columns)
         }
-        self._weight = plan.weight
+        self._weighted = plan.weight is not None
         for name, counted in self.others.items():
             self._offer(_view_of(name), counted, plan)
         return self._offer(_view_of(None), self._rows, plan)
@@ -118,11 +118,11 @@ class SparkEngine:
 
         What rows weigh is asked of the training rows alone: others are compared by their number.
         """
-        weight = self._weight if other is None else None
+        weighted = self._weighted and other is None
         value = exp.alias_(exp.column(self._columns[column]), "value")
-        kept = [exp.column("clicked"), *([] if weight is None else [exp.column("weight")])]
+        kept = [exp.column("clicked"), *([exp.column("weight")] if weighted else [])]
         rows = exp.select(value, *kept).from_(exp.to_table(_view_of(other)))
-        return value_counts(rows.subquery("column_rows"), weight)
+        return value_counts(rows.subquery("column_rows"), weighted=weighted)
 
     def new_view(self) -> str:
         """A name that no other view has."""

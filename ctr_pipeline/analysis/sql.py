@@ -23,6 +23,8 @@ from ctr_pipeline.transforms.target_encode import TargetEncode
 PART_COUNTS = "part_counts"
 OTHER_COUNTS = "other_counts"
 TABLE = "value_counts"
+_COUNTS = ("num_rows", "num_clicks")
+_WEIGHTS = ("weight", "click_weight")
 Chains = tuple[Chain, ...]
 
 
@@ -81,7 +83,7 @@ def value_counts_query(column_type: ColumnType, *, weighted: bool = False) -> Qu
     Numbers ascend, so that sums over them have the same bits whatever the order of the rows;
     quantiles take as much less time as sorting takes here.
 
-    With weights it has the columns `units` and `click_units` as well: what the rows of a value
+    With weights it has the columns `weight` and `click_weight` as well: what the rows of a value
     weigh, and what those of label 1 do.
     """
     # Temporary, so that several sessions of one database have one each.
@@ -227,10 +229,8 @@ def weights_query() -> Query:
     missing = exp.Is(this=_value(), expression=exp.null())
     return Query(
         exp.select(
-            _as(_sum(exp.column("units")), "total_units"),
-            _as(_sum(exp.column("click_units")), "click_units"),
-            _as(_sum_if("units", missing), "missing_units"),
-            _as(_sum_if("click_units", missing), "missing_click_units"),
+            *(_as(exp.Sum(this=exp.column(name)), f"total_{name}") for name in _WEIGHTS),
+            *(_as(_weight_if(name, missing), f"missing_{name}") for name in _WEIGHTS),
         ).from_(_cleaned(ColumnType.TEXT, weighted=True))
     )
 
@@ -288,7 +288,7 @@ def _ranges(num_chains: int, *, weighted: bool) -> list[exp.Expr]:
             _as(exp.Max(this=value.copy()), f"maximum{place}"),
         ]
         if weighted:
-            columns.append(_as(_sum_if("units", finite), f"units{place}"))
+            columns.append(_as(_weight_if("weight", finite), f"weight{place}"))
     return columns
 
 
@@ -669,7 +669,7 @@ def _numbers_of_texts(transform: Transform, *, weighted: bool) -> exp.Expr:
         case TargetEncode(min_count=min_count, smoothing=smoothing):
             base = _click_rate(weighted=weighted).subquery()
             clicks = exp.Add(
-                this=_in_rows("click_units" if weighted else "num_clicks", weighted=weighted),
+                this=_in_rows("click_weight" if weighted else "num_clicks", weighted=weighted),
                 expression=exp.Mul(this=_double(smoothing), expression=base.copy()),
             )
             rows = exp.Add(
@@ -677,7 +677,7 @@ def _numbers_of_texts(transform: Transform, *, weighted: bool) -> exp.Expr:
             )
             rate: exp.Expr = exp.Div(this=exp.Paren(this=clicks), expression=exp.Paren(this=rows))
             if weighted:
-                weighs = exp.GT(this=exp.column("units"), expression=_integer(0))
+                weighs = exp.GT(this=exp.column("weight"), expression=_double(0.0))
                 rate = exp.Case().when(weighs, rate).else_(base.copy())
             number = exp.Case().when(_at_least(num_rows, min_count), rate).else_(base)
         case _:
@@ -686,21 +686,21 @@ def _numbers_of_texts(transform: Transform, *, weighted: bool) -> exp.Expr:
 
 
 def _in_rows(column: str, *, weighted: bool) -> exp.Expr:
-    """Rows as a float; of units of weight, as many as would weigh as much, were all alike."""
+    """Rows as a float; of a weight, as many rows as would weigh as much, were all alike."""
     number = exp.cast(exp.column(column), "double")
     if not weighted:
         return number
-    units, rows = (_sum(exp.column(name)) for name in ("units", "num_rows"))
-    a_row = exp.Div(this=exp.cast(units, "double"), expression=exp.cast(rows, "double"))
+    rows = exp.cast(_sum(exp.column("num_rows")), "double")
+    a_row = exp.Div(this=exp.Sum(this=exp.column("weight")), expression=rows)
     return exp.Div(
-        this=number, expression=exp.select(_as(a_row, "units_a_row")).from_(TABLE).subquery()
+        this=number, expression=exp.select(_as(a_row, "weight_of_a_row")).from_(TABLE).subquery()
     )
 
 
 def _click_rate(*, weighted: bool) -> exp.Select:
-    names = ("click_units", "units") if weighted else ("num_clicks", "num_rows")
-    clicks, rows = (_sum(exp.column(name)) for name in names)
-    rate = exp.Div(this=exp.cast(clicks, "double"), expression=exp.cast(rows, "double"))
+    names = reversed(_WEIGHTS) if weighted else ("num_clicks", "num_rows")
+    clicks, rows = (exp.Sum(this=exp.cast(exp.column(name), "double")) for name in names)
+    rate = exp.Div(this=clicks, expression=rows)
     return exp.select(_as(rate, "rate")).from_(TABLE)
 
 
@@ -729,17 +729,18 @@ def _grouped(chain: Chain) -> exp.Expr:
 
 def _counts(weighted: bool) -> list[exp.Expr]:
     """The columns of value counts beside the value."""
-    names = ["num_rows", "num_clicks", *(["units", "click_units"] if weighted else [])]
-    return [exp.column(name) for name in names]
+    return [exp.column(name) for name in (*_COUNTS, *(_WEIGHTS if weighted else ()))]
 
 
 def _sums(weighted: bool) -> list[exp.Expr]:
-    return [_as(_sum(column.copy()), column.name) for column in _counts(weighted)]
+    sums = [_as(_sum(exp.column(name)), name) for name in _COUNTS]
+    weights = [_as(exp.Sum(this=exp.column(name)), name) for name in _WEIGHTS]
+    return [*sums, *(weights if weighted else ())]
 
 
 def _size(weighted: bool) -> str:
     """The column that says how much a value counts."""
-    return "units" if weighted else "num_rows"
+    return "weight" if weighted else "num_rows"
 
 
 def _sum_over(term: exp.Expr, size: str) -> exp.Expr:
@@ -750,6 +751,12 @@ def _sum_over(term: exp.Expr, size: str) -> exp.Expr:
 
 def _sum_if(column: str, condition: exp.Expr) -> exp.Expr:
     return _sum(exp.Case().when(condition.copy(), exp.column(column)).else_(_integer(0)))
+
+
+def _weight_if(column: str, condition: exp.Expr) -> exp.Expr:
+    weighed = exp.Case().when(condition.copy(), exp.column(column)).else_(_double(0.0))
+    # The sum of no rows is NULL in SQL.
+    return exp.Coalesce(this=exp.Sum(this=weighed), expressions=[_double(0.0)])
 
 
 def _sum(term: exp.Expr) -> exp.Expr:

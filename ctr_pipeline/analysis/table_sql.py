@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import StatisticsPlan, WeightPlan
+from ctr_pipeline.analysis.aggregates import StatisticsPlan
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.errors import DataError, StatisticsError
@@ -56,9 +56,9 @@ class TrainingTable:
 
     def check(self, plan: StatisticsPlan) -> None:
         """Raises StatisticsError for a column that SQL would not read as the rows are read."""
-        if plan.weight is not None and plan.weight.column != self.weight:
+        if plan.weight is not None and plan.weight != self.weight:
             # Whoever makes the table knows of its weights; a mistake of the program.
-            raise ValueError(f"rows are weighed by '{plan.weight.column}', not '{self.weight}'")
+            raise ValueError(f"rows are weighed by '{plan.weight}', not '{self.weight}'")
         for source in self.sources:
             for name in (self.label, self.weight):
                 if name is not None:
@@ -181,22 +181,21 @@ def label_counts(rows: exp.Expr) -> exp.Select:
     ).from_(rows)
 
 
-def value_counts(rows: exp.Expr, weight: WeightPlan | None = None) -> exp.Select:
+def value_counts(rows: exp.Expr, *, weighted: bool = False) -> exp.Select:
     """Value, rows and clicks of each value; NULL and NaN are values.
 
-    With weights it has `units` and `click_units` as well: the sums of
-    `dataset.weights.weight_units` of all rows of a value, and of those of label 1.
+    With weights it has `weight` and `click_weight` as well: what all rows of a value weigh, and
+    those of label 1.
 
     Args:
         rows: Rows with the columns `value` and `clicked`, and `weight` if they are weighed.
-        weight: How rows are weighed; None: not at all.
     """
     return (
         exp.select(
             exp.column("value"),
             exp.alias_(exp.Count(this=exp.Star()), "num_rows"),
             exp.alias_(_count_if(_is_click()), "num_clicks"),
-            *([] if weight is None else _sums_of_units(weight)),
+            *(_sums_of_weights() if weighted else []),
         )
         .from_(rows)
         .group_by(exp.column("value"))
@@ -228,15 +227,12 @@ def _is_weight(weight: exp.Expr) -> list[exp.Expr]:
     ]
 
 
-def _sums_of_units(weight: WeightPlan) -> list[exp.Expr]:
-    # A product with a power of two is exact; whole numbers below 2^61 add up exactly in any order.
-    scaled = exp.Mul(this=exp.column("weight"), expression=_number(2.0**weight.exponent))
-    # ROUND takes halves away from zero in all engines.
-    units = exp.cast(exp.Round(this=scaled), "bigint")
-    of_clicks = exp.Case().when(_is_click(), units.copy()).else_(_integer(0))
+def _sums_of_weights() -> list[exp.Expr]:
+    weight = exp.column("weight")
+    of_clicks = exp.Case().when(_is_click(), weight.copy()).else_(_number(0.0))
     return [
-        exp.alias_(_whole_sum(units), "units"),
-        exp.alias_(_whole_sum(of_clicks), "click_units"),
+        exp.alias_(exp.Sum(this=weight), "weight"),
+        exp.alias_(exp.Sum(this=of_clicks), "click_weight"),
     ]
 
 

@@ -24,7 +24,6 @@ from ctr_pipeline.analysis.measure import measure_column
 from ctr_pipeline.analysis.part_counts import PartCounts
 from ctr_pipeline.analysis.sql import PART_COUNTS, drop_query, value_counts_query
 from ctr_pipeline.dataset.parts import count_values, read_batches
-from ctr_pipeline.dataset.weights import weight_units
 from ctr_pipeline.features import expression_key
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import Moments
@@ -68,6 +67,7 @@ def collect_text_numbers(
         StatisticsError: Memory and disk do not suffice.
     """
     found = TextNumbers()
+    weighted = plan.weight is not None
     wanted = [(f"numbers {place}", one) for place, one in enumerate(plan.text_numbers)]
     with (
         DuckDbEngine(
@@ -78,9 +78,7 @@ def collect_text_numbers(
         _count(plan, files, wanted, counts, numbers_of)
         for name, one in wanted:
             database.offer(PART_COUNTS, counts.read(name))
-            database.execute(
-                value_counts_query(ColumnType.NUMBER, weighted=plan.weight is not None)
-            )
+            database.execute(value_counts_query(ColumnType.NUMBER, weighted=weighted))
             # Of numbers: the chain without the step that made them.
             numbers = ColumnPlan(
                 column=one.column,
@@ -92,7 +90,7 @@ def collect_text_numbers(
                     for cut in one.boundaries
                 ),
             )
-            measured = measure_column(database.rows, numbers, 0, plan.weight)
+            measured = measure_column(database.rows, numbers, 0, weighted=weighted)
             database.execute(drop_query())
             for chain in one.moments:
                 key = expression_key(one.column, chain)
@@ -115,15 +113,12 @@ def _count(
     counts: PartCounts,
     numbers_of: NumbersOf,
 ) -> None:
-    weight = [] if plan.weight is None else [plan.weight.column]
+    weight = [] if plan.weight is None else [plan.weight]
     columns = dict.fromkeys([plan.label, *weight, *(one.column for _, one in wanted)])
     for part, batch in enumerate(read_batches(files, list(columns))):
         is_click = pc.fill_null(batch.column(plan.label), -1).to_numpy() == 1
-        units = None
-        if plan.weight is not None:
-            weights = batch.column(plan.weight.column).to_numpy()
-            units = weight_units(weights, plan.weight.exponent)
+        weights = None if plan.weight is None else batch.column(plan.weight).to_numpy()
         for name, one in wanted:
-            texts = count_values(batch, one.column, is_click, units)
+            texts = count_values(batch, one.column, is_click, weights)
             numbers = numbers_of(one.transform, texts.values)
             counts.add(name, part, replace(texts, values=pa.array(numbers, pa.float64())))

@@ -19,8 +19,8 @@ _SCHEMA = pa.schema(
         pa.field("label_sum", pa.int64(), nullable=False),
     ]
 )
-_WEIGHED_SCHEMA = _SCHEMA.append(pa.field("units", pa.int64(), nullable=False)).append(
-    pa.field("click_units", pa.int64(), nullable=False)
+_WEIGHED_SCHEMA = _SCHEMA.append(pa.field("weight", pa.float64(), nullable=False)).append(
+    pa.field("click_weight", pa.float64(), nullable=False)
 )
 _COUNTS_SCHEMA = pa.schema(
     [("value", pa.string()), ("num_rows", pa.int64()), ("num_clicks", pa.int64())]

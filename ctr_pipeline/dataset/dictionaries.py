@@ -170,37 +170,37 @@ def count_indices(
 def sum_indices(
     indices: NDArray[np.uint16] | NDArray[np.int32],
     is_click: NDArray[np.bool_],
-    units: NDArray[np.int64],
+    weights: NDArray[np.float64],
     num_values: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What the rows of each value of a dictionary weigh, and what those of them that are clicks do.
 
     Args:
         indices: [N], below `num_values`.
         is_click: bool [N].
-        units: int64 [N], weights in whole units.
+        weights: float64 [N].
         num_values: D.
 
     Returns:
-        int64 [D] each.
+        float64 [D] each.
     """
-    units_D = np.zeros(num_values, np.int64)
-    click_units_D = np.zeros(num_values, np.int64)
-    _sum(indices, is_click, units, units_D, click_units_D)
-    return units_D, click_units_D
+    weights_D = np.zeros(num_values)
+    click_weights_D = np.zeros(num_values)
+    _sum(indices, is_click, weights, weights_D, click_weights_D)
+    return weights_D, click_weights_D
 
 
 @kernel
 def _sum(
     indices: np.ndarray,
     is_click: np.ndarray,
-    units: np.ndarray,
-    units_D: np.ndarray,
-    click_units_D: np.ndarray,
+    weights: np.ndarray,
+    weights_D: np.ndarray,
+    click_weights_D: np.ndarray,
 ) -> None:
     for n in range(len(indices)):
-        units_D[indices[n]] += units[n]
-        click_units_D[indices[n]] += units[n] * is_click[n]
+        weights_D[indices[n]] += weights[n]
+        click_weights_D[indices[n]] += weights[n] * is_click[n]
 
 
 @kernel

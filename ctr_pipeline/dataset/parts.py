@@ -49,15 +49,15 @@ class ValueCounts:
         values: Distinct values, NULL among them if it occurs.
         num_rows: int64, rows of each value.
         num_clicks: int64, those of label 1.
-        units: int64, what the rows of each value weigh; None without weights.
-        click_units: int64, what those of label 1 weigh; the same.
+        weights: float64, what the rows of each value weigh; None without weights.
+        click_weights: float64, what those of label 1 weigh; the same.
     """
 
     values: pa.Array
     num_rows: NDArray[np.int64]
     num_clicks: NDArray[np.int64]
-    units: NDArray[np.int64] | None = None
-    click_units: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
+    click_weights: NDArray[np.float64] | None = None
 
 
 def part_name(index: int) -> str:
@@ -269,7 +269,7 @@ def count_values(
     batch: pa.RecordBatch,
     column: str,
     is_click: NDArray[np.bool_],
-    units: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float64] | None = None,
 ) -> ValueCounts:
     """The distinct values of a column with their rows and clicks.
 
@@ -277,15 +277,15 @@ def count_values(
         batch: A part, as `read_batches` gives it.
         column: Not the label.
         is_click: bool, one a row.
-        units: int64, what each row weighs in whole units; None without weights.
+        weights: float64, one a row; None without weights.
     """
     encoded = batch.column(column)
     num_rows, num_clicks = count_indices(
         np.asarray(encoded.indices), is_click, len(encoded.dictionary)
     )
-    if units is None:
+    if weights is None:
         return ValueCounts(encoded.dictionary, num_rows, num_clicks)
-    weighed = sum_indices(np.asarray(encoded.indices), is_click, units, len(encoded.dictionary))
+    weighed = sum_indices(np.asarray(encoded.indices), is_click, weights, len(encoded.dictionary))
     return ValueCounts(encoded.dictionary, num_rows, num_clicks, *weighed)
 
 

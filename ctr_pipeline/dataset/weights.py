@@ -14,28 +14,6 @@ from pydantic import BaseModel, ConfigDict
 
 LARGEST_WEIGHT = 1e30
 """Sums and squares of weights stay finite."""
-_UNIT_BITS = 60
-_LARGEST_EXPONENT = 1000
-
-
-def unit_exponent(total: float) -> int:
-    """The e for which weights in units of 2^-e, as whole numbers, sum to less than 2^61.
-
-    Sums of whole numbers are exact in any order and by any database.
-
-    Args:
-        total: What all rows weigh together.
-    """
-    exponent = _UNIT_BITS - math.frexp(total)[1]
-    return max(-_LARGEST_EXPONENT, min(exponent, _LARGEST_EXPONENT)) if total > 0 else 0
-
-
-def weight_units(weights: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.int64]:
-    """Weights in units of 2^-exponent, halves away from zero, as ROUND of SQL has it."""
-    scaled = np.ldexp(np.asarray(weights, np.float64), exponent)
-    whole = np.floor(scaled)
-    units: npt.NDArray[np.int64] = (whole + (scaled - whole >= 0.5)).astype(np.int64)
-    return units
 
 
 class WeightSums(BaseModel):

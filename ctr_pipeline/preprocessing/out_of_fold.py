@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ctr_pipeline.dataset.weights import weight_units
 from ctr_pipeline.kernels.arrow_values import TextColumn, text_column
 from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
@@ -29,7 +28,7 @@ class Counts(NamedTuple):
     """Rows and those of label 1; a named tuple, since Numba takes those.
 
     Attributes:
-        num_rows: int64; with weights, units.
+        num_rows: Whole numbers; with weights, float64: what the rows weigh.
         num_clicks: int64; the same.
     """
 
@@ -110,8 +109,8 @@ class _FoldColumn:
         self._table = step.open_table(folder)
         # Axes: K folds, V values and those of other and missing texts.
         shape = num_folds, len(self._table.numbers)
-        # Units of weight need 64 bits, and rows half of them.
-        kind = np.int32 if step.weights is None else np.int64
+        # Rows of one fold fit into 32 bits.
+        kind = np.int32 if step.weights is None else np.float64
         self._counts_KV = Counts(np.zeros(shape, kind), np.zeros(shape, kind))
 
     def count(self, batch: pa.RecordBatch, labels: np.ndarray, first_row: int) -> None:
@@ -121,7 +120,7 @@ class _FoldColumn:
 
     def encode(self, batch: pa.RecordBatch, _labels: np.ndarray, first_row: int) -> np.ndarray:
         ids, folds = self._ids_and_folds(batch, first_row)
-        others = Counts(np.empty(len(ids), np.int64), np.empty(len(ids), np.int64))
+        others = _counts(np.empty, len(ids), self._step)
         _count_other_folds(ids, folds, self._counts_KV, others)
         return _rates(self._table, self._step, ids, others)
 
@@ -140,11 +139,11 @@ class _TimeColumn:
         self._name, self._step = name, step
         self._table = step.open_table(folder)
         size = len(self._table.numbers)
-        self._counts_V = Counts(np.zeros(size, np.int64), np.zeros(size, np.int64))
+        self._counts_V = _counts(np.zeros, size, step)
 
     def encode(self, batch: pa.RecordBatch, labels: np.ndarray, _first_row: int) -> np.ndarray:
         ids = _ids(self._table, batch, self._name)
-        before = Counts(np.empty_like(ids), np.empty_like(ids))
+        before = _counts(np.empty, len(ids), self._step)
         sizes = _sizes_of_rows(batch, self._step, len(ids))
         _count_before(ids, sizes, sizes * labels, self._counts_V, before)
         return _rates(self._table, self._step, ids, before)
@@ -172,12 +171,17 @@ def _labels(batch: pa.RecordBatch, label: str) -> np.ndarray:
     return np.asarray(batch.column(label).to_numpy(zero_copy_only=False), np.int64)
 
 
+def _counts(make: Callable[..., np.ndarray], size: int, step: TargetEncodeStep) -> Counts:
+    kind = np.int64 if step.weights is None else np.float64
+    return Counts(make(size, kind), make(size, kind))
+
+
 def _sizes_of_rows(batch: pa.RecordBatch, step: TargetEncodeStep, num_rows: int) -> np.ndarray:
-    """How much each row counts: 1, or its weight in units; int64 [N]."""
+    """How much each row counts: 1, int64 [N], or its weight, float64 [N]."""
     if step.weights is None:
         return np.ones(num_rows, np.int64)
-    weights = batch.column(step.weights.column).to_numpy(zero_copy_only=False)
-    return weight_units(weights, step.weights.exponent)
+    weights: np.ndarray = batch.column(step.weights.column).to_numpy(zero_copy_only=False)
+    return weights
 
 
 @kernel

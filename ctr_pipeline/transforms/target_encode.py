@@ -16,22 +16,20 @@ DEFAULT_FOLDS = 5
 
 
 class RowWeights(BaseModel):
-    """How training rows are weighed: in whole units of 2^-exponent.
+    """How training rows are weighed.
 
     Attributes:
         column: The column of weights.
-        exponent: See `dataset.weights.weight_units`.
-        units_a_row: Mean weight of a row.
-        missing_units: Weight of the training rows without a value.
-        missing_click_units: Weight of the rows without a value that have label 1.
+        mean: Mean weight of a row.
+        missing: Weight of the training rows without a value.
+        missing_clicks: Weight of the rows without a value that have label 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     column: str
-    exponent: int
-    units_a_row: float
-    missing_units: int
-    missing_click_units: int
+    mean: float
+    missing: float
+    missing_clicks: float
 
 
 class TargetEncodeStep(TextStep):
@@ -66,11 +64,11 @@ class TargetEncodeStep(TextStep):
     def smoothed_rates(self, num_clicks: np.ndarray, num_rows: np.ndarray) -> np.ndarray:
         """`(clicks + smoothing * base) / (rows + smoothing)`, float64; the base where rows are 0.
 
-        With weights, clicks and rows are given in units.
+        With weights, clicks and rows are what they weigh.
         """
         sizes, clicks = num_rows, num_clicks
         if self.weights is not None:
-            sizes, clicks = sizes / self.weights.units_a_row, clicks / self.weights.units_a_row
+            sizes, clicks = sizes / self.weights.mean, clicks / self.weights.mean
         rates = (clicks + self.smoothing * self.base) / (sizes + self.smoothing)
         return np.where(num_rows == 0, self.base, rates)
 
@@ -84,11 +82,11 @@ class TargetEncodeStep(TextStep):
             min_count=self.min_count,
             weighted=self.weights is not None,
         )
-        missing, missing_clicks = self.missing_rows, self.missing_clicks
+        missing, missing_clicks = float(self.missing_rows), float(self.missing_clicks)
         if self.weights is not None:
-            missing, missing_clicks = self.weights.missing_units, self.weights.missing_click_units
+            missing, missing_clicks = self.weights.missing, self.weights.missing_clicks
         if self.missing_rows < self.min_count:
-            missing, missing_clicks = 0, 0
+            missing, missing_clicks = 0.0, 0.0
         # A text that training lacks has no rows, so it gets the base.
         return found.table(
             self.smoothed_rates(
@@ -153,13 +151,12 @@ class TargetEncode(TextTransform):
         weights, base = None, statistics.label_rate
         if statistics.value_weights is not None:
             found = statistics.value_weights[fitting.column]
-            base = found.click_units / found.total_units
+            base = found.clicks / found.total
             weights = RowWeights(
-                column=found.weight,
-                exponent=found.exponent,
-                units_a_row=found.total_units / statistics.num_rows,
-                missing_units=found.missing_units,
-                missing_click_units=found.missing_click_units,
+                column=found.column,
+                mean=found.total / statistics.num_rows,
+                missing=found.missing,
+                missing_clicks=found.missing_clicks,
             )
         return TargetEncodeStep(
             file=table.file,

@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -7,9 +6,7 @@ import pyarrow as pa
 import pytest
 
 from ctr_pipeline.analysis import collect_statistics, plan_statistics
-from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.dataset.parts import write_part
-from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
@@ -54,10 +51,8 @@ def collect(tmp_path_factory: pytest.TempPathFactory) -> Collect:
             labels = [0] * len(next(iter(columns.values())))
         path = folder / "rows.arrow"
         written = columns if weights is None else {**columns, "weight": weights}
-        write_rows(path, written, labels, label=label, weight=None if weights is None else "weight")
-        weight = None
-        if weights is not None:
-            weight = WeightPlan(column="weight", exponent=unit_exponent(math.fsum(weights)))
+        weight = None if weights is None else "weight"
+        write_rows(path, written, labels, label=label, weight=weight)
         if specs is None:
             specs = [
                 FeatureSpec(column=name, column_type=_type_of(values))

@@ -8,8 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_pipeline.analysis.aggregates import WeightPlan
-from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.bucketize import Bucketize
@@ -47,7 +45,7 @@ COLUMNS = {
 LABELS = [0, 1, 1, 0, 1, 0, 0, 1]
 EDGE_WEIGHTS = {
     "fractions": [0.1, 0.0, 1 / 3, 2.5, 1e-9, 7.0, 0.0, 1e4],
-    # In units of their sum the small ones are nothing.
+    # Beside their sum the small ones are nothing.
     "large": [1e30, 1.0, 0.5, 3e29, 0.0, 1e18, 1e-300, 1e30],
     # The finite values of the column `missing` weigh nothing, so they are alike.
     "tiny": [5e-324, 1e-300, 0.0, 2e-300, 0.0, 3e-300, 1e-310, 0.0],
@@ -91,14 +89,9 @@ def random_rows():
     return columns, chance.integers(0, 2, 3000).tolist()
 
 
-def weight_plan(weights: Sequence[float]) -> WeightPlan:
-    return WeightPlan(column="weight", exponent=unit_exponent(math.fsum(weights)))
-
-
-def random_weights() -> tuple[list[float], WeightPlan]:
-    """A weight for each of `random_rows`, and how it is weighed; always the same."""
-    weights = np.random.default_rng(1).choice([0.0, 0.1, 1.0, 2.5, 1 / 3, 1e4], 3000).tolist()
-    return weights, weight_plan(weights)
+def random_weights() -> list[float]:
+    """A weight for each of `random_rows`; always the same."""
+    return np.random.default_rng(1).choice([0.0, 0.1, 1.0, 2.5, 1 / 3, 1e4], 3000).tolist()
 
 
 def as_table(weights: Sequence[float] | None = None) -> pa.Table:
@@ -156,9 +149,10 @@ def assert_same_value_tables(there, here, there_folder, here_folder):
     for name, table in there.value_tables.items():
         sides = (there_folder / table.file, here_folder / here.value_tables[name].file)
         found, expected = (pq.read_table(file).sort_by("value") for file in sides)
-        assert {"units", "click_units"} <= set(found.column_names)
-        assert found.equals(expected)
-    assert there.value_weights == here.value_weights
+        assert {"weight", "click_weight"} <= set(found.column_names)
+        assert_close(found.to_pydict(), expected.to_pydict())
+    for name, weights in there.value_weights.items():
+        assert_close(weights.model_dump(), here.value_weights[name].model_dump())
 
 
 def assert_as_here(there, collect, folder, weights=None):

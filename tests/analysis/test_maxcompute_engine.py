@@ -17,7 +17,6 @@ from engine_rows import (
     random_rows,
     random_weights,
     text,
-    weight_plan,
 )
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
 from sqlglot import exp
@@ -54,7 +53,7 @@ def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, wei
     table = TrainingTable(
         label="label",
         sources=(MaxComputeRows((TableRows(address),), rows.schema, ("",)),),
-        weight=None if weight is None else weight.column,
+        weight=weight,
     )
     return collect_statistics_with(
         lambda _: MaxComputeEngine(connect(), table),
@@ -106,10 +105,10 @@ def test_random_rows_give_the_same_statistics(service, collect, tmp_path):
 
 def test_weighted_rows_give_the_same_statistics(service, collect, tmp_path):
     columns, labels = random_rows()
-    weights, weight = random_weights()
+    weights = random_weights()
     rows = pa.table({"label": pa.array(labels, pa.int8()), **columns, "weight": weights})
     (tmp_path / "here").mkdir()
-    there = collect_there(service, rows, RANDOM_SPECS, tmp_path / "there", weight)
+    there = collect_there(service, rows, RANDOM_SPECS, tmp_path / "there", "weight")
     here = collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here", weights=weights)
     assert_same(there, here)
     expected = np.average(columns["price"], weights=weights)
@@ -121,8 +120,8 @@ def test_weighted_rows_give_the_same_statistics(service, collect, tmp_path):
 
 @pytest.mark.parametrize("weights", EDGE_WEIGHTS.values(), ids=EDGE_WEIGHTS)
 def test_weights_of_all_sizes_give_the_same_statistics(service, collect, tmp_path, weights):
-    rows, weight = as_table(weights), weight_plan(weights)
-    there = collect_there(service, rows, SPECS, tmp_path / "there", weight)
+    rows = as_table(weights)
+    there = collect_there(service, rows, SPECS, tmp_path / "there", "weight")
     assert_as_here(there, collect, tmp_path / "here", weights=weights)
 
 
@@ -185,9 +184,8 @@ def test_no_secret_is_in_a_message(service, tmp_path):
 
 def test_weights_that_sql_reads_otherwise_are_refused(service, tmp_path):
     rows = pa.table({"label": [0, 1], "price": [1.0, 2.0], "weight": ["1", "3"]})
-    _, weight = random_weights()
     with pytest.raises(StatisticsError, match=r"column 'weight': has the type string but is used"):
-        collect_there(service, rows, [number("price")], tmp_path, weight)
+        collect_there(service, rows, [number("price")], tmp_path, "weight")
 
 
 def sources_of(*addresses: TableAddress, chosen: HashRange | None = None) -> list[MaxComputeTable]:

@@ -16,19 +16,16 @@ from engine_rows import (
     random_rows,
     random_weights,
     text,
-    weight_plan,
 )
 from spark_here import SPARK, skip_without_spark
 from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
-from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
 from ctr_pipeline.analysis.spark_connection import SparkConnection
 from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
 from ctr_pipeline.analysis.spark_rows import FileView, ParquetRows
-from ctr_pipeline.analysis.table_sql import TrainingTable, value_counts
-from ctr_pipeline.dataset.weights import weight_units
+from ctr_pipeline.analysis.table_sql import TrainingTable
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
 
@@ -42,11 +39,11 @@ def connection(tmp_path_factory):
         yield connection
 
 
-def table_of(rows: pa.Table, file, weight: WeightPlan | None = None) -> TrainingTable:
+def table_of(rows: pa.Table, file, weight: str | None = None) -> TrainingTable:
     pq.write_table(rows, file)
     view = FileView(file.stem, (file,))
     sources = (ParquetRows(view, rows.schema, (), ("",)),)
-    return TrainingTable("label", sources, weight=None if weight is None else weight.column)
+    return TrainingTable("label", sources, weight=weight)
 
 
 def collect_there(connection, rows: pa.Table, specs, folder, expected=None, weight=None):
@@ -91,10 +88,10 @@ def test_random_rows_give_the_same_statistics(connection, collect, tmp_path):
 
 def test_weighted_rows_give_the_same_statistics(connection, collect, tmp_path):
     columns, labels = random_rows()
-    weights, weight = random_weights()
+    weights = random_weights()
     rows = pa.table({"label": pa.array(labels, pa.int8()), **columns, "weight": weights})
     (tmp_path / "here").mkdir()
-    there = collect_there(connection, rows, RANDOM_SPECS, tmp_path / "there", weight=weight)
+    there = collect_there(connection, rows, RANDOM_SPECS, tmp_path / "there", weight="weight")
     here = collect(columns, labels, RANDOM_SPECS, folder=tmp_path / "here", weights=weights)
     assert_same(there, here)
     expected = np.average(columns["price"], weights=weights)
@@ -105,28 +102,9 @@ def test_weighted_rows_give_the_same_statistics(connection, collect, tmp_path):
 
 @pytest.mark.parametrize("weights", EDGE_WEIGHTS.values(), ids=EDGE_WEIGHTS)
 def test_weights_of_all_sizes_give_the_same_statistics(connection, collect, tmp_path, weights):
-    rows, weight = as_table(weights), weight_plan(weights)
-    there = collect_there(connection, rows, SPECS, tmp_path / "there", weight=weight)
+    rows = as_table(weights)
+    there = collect_there(connection, rows, SPECS, tmp_path / "there", weight="weight")
     assert_as_here(there, collect, tmp_path / "here", weights)
-
-
-@pytest.mark.parametrize("exponent", [0, 1, -7])
-def test_weights_are_as_many_units_there(connection, tmp_path, exponent):
-    """Halves and their neighbours, of all sizes: what rounding could do otherwise."""
-    chance = np.random.default_rng(5)
-    halves = np.floor(chance.random(700) * 2.0 ** chance.integers(0, 53, 700)) + 0.5
-    whole = np.floor(chance.random(300) * 2.0 ** chance.integers(53, 61, 300))
-    near = [np.nextafter(halves, 0), halves, np.nextafter(halves, np.inf), whole]
-    weights = np.ldexp(np.concatenate([*near, [0.49999999999999994, 0.0, 5e-324]]), -exponent)
-    clicked = chance.integers(0, 2, len(weights))
-    rows = pa.table({"clicked": clicked, "value": np.arange(len(weights)), "weight": weights})
-    pq.write_table(rows, tmp_path / f"weights{exponent}.parquet")
-    connection.offer_files(FileView("weighed", (tmp_path / f"weights{exponent}.parquet",)))
-    weight = WeightPlan(column="times", exponent=exponent)
-    found = sorted(connection.rows(value_counts(exp.to_table("weighed"), weight)))
-    units = weight_units(weights, exponent)
-    assert [row[3] for row in found] == units.tolist()
-    assert [row[4] for row in found] == (units * clicked).tolist()
 
 
 def test_types_and_hostile_names_read_as_the_rows_do(connection, collect, tmp_path):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis import plan_statistics
-from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
 from ctr_pipeline.analysis.spark_connection import FIXED_SETTINGS, render, settings_of
 from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
@@ -156,7 +155,6 @@ def test_types_that_spark_reads_otherwise_have_no_value():
 
 
 PRICE = FeatureSpec(column="price", column_type=ColumnType.NUMBER)
-WEIGHT = WeightPlan(column="times", exponent=3)
 
 
 def weighed(kind: pa.DataType, name: str = "train", weight: str | None = "times") -> TrainingTable:
@@ -167,7 +165,7 @@ def weighed(kind: pa.DataType, name: str = "train", weight: str | None = "times"
 
 
 def test_weights_that_spark_reads_otherwise_are_refused():
-    plan = plan_statistics([PRICE], "click", weight=WEIGHT)
+    plan = plan_statistics([PRICE], "click", weight="times")
     for kind in (pa.float32(), pa.uint8(), pa.decimal128(15, 2), pa.bool_(), pa.string()):
         weighed(kind).check(plan)
     with pytest.raises(StatisticsError, match=r"column 'times': has the type timestamp"):
@@ -196,19 +194,17 @@ def test_training_rows_are_weighed_and_those_compared_with_them_are_not():
     asked = Asked()
     rows = {name: CountedRows(weighed(pa.float32(), name), LabelCounts(9, 4)) for name in SPLITS}
     engine = SparkEngine(asked, rows.pop("train"), rows)
-    engine.count_labels(plan_statistics([PRICE], "click", weight=WEIGHT))
+    engine.count_labels(plan_statistics([PRICE], "click", weight="times"))
     assert asked.views["ctrpipe_rows"] == (
         "SELECT * FROM (SELECT CAST(`click` AS DOUBLE) AS `clicked`, CAST(`times` AS DOUBLE) "
         "+ CAST('0.0' AS DOUBLE) AS `weight`, CAST(`price` AS DOUBLE) AS `column0` FROM `train`) "
         "AS `training_rows`"
     )
-    units = "CAST(ROUND(`weight` * CAST('8.0' AS DOUBLE)) AS BIGINT)"
     counts = render(engine.counts_of("price"))
     assert counts.endswith(
-        f"CAST(COALESCE(SUM({units}), 0) AS BIGINT) AS `units`, "
-        f"CAST(COALESCE(SUM(CAST(CASE WHEN `clicked` = 1 THEN {units} ELSE 0 END AS BIGINT)), 0) "
-        "AS BIGINT) AS `click_units` FROM (SELECT `column0` AS `value`, `clicked`, `weight` "
-        "FROM `ctrpipe_rows`) AS `column_rows` GROUP BY `value`"
+        "SUM(`weight`) AS `weight`, SUM(CASE WHEN `clicked` = 1 THEN `weight` "
+        "ELSE CAST('0.0' AS DOUBLE) END) AS `click_weight` FROM (SELECT `column0` AS `value`, "
+        "`clicked`, `weight` FROM `ctrpipe_rows`) AS `column_rows` GROUP BY `value`"
     )
     assert "weight" not in render(engine.counts_of("price", "valid"))
 

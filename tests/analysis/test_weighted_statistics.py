@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.parts import read_batches
-from ctr_pipeline.dataset.weights import LARGEST_WEIGHT, unit_exponent, weight_units
 from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec, expression_key
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fit import plan_preprocessing
@@ -126,20 +125,6 @@ def test_elements_of_sequences_are_counted(collect):
     )
     plain = collect({"s": ["a|b", "b"]}, specs=[spec])
     assert collect({"s": ["a|b", "b"]}, specs=[spec], weights=[1.0, 3.0]).columns == plain.columns
-
-
-@pytest.mark.parametrize("total", [0.0, 1e-300, 1e-6, 1.0, 7.5e9, LARGEST_WEIGHT * 1e6])
-def test_units_are_whole_and_sum_below_the_limit(total):
-    exponent = unit_exponent(total)
-    (units,) = weight_units(np.array([total]), exponent)
-    assert 0 <= units <= 2**60
-    if total > 1e-200:
-        assert math.ldexp(float(units), -exponent) == pytest.approx(total, rel=1e-15)
-
-
-def test_halves_of_units_go_away_from_zero():
-    weights = np.array([0.5, 1.5, 2.5, 0.49999999999999994, 0.0])
-    assert weight_units(weights, 0).tolist() == [1, 2, 3, 0, 0]
 
 
 WEIGHED_ROWS = st.lists(

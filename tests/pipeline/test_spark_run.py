@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from engine_rows import assert_close
 from spark_here import SPARK, skip_without_spark
 
 from ctr_pipeline.cli.main import main
@@ -80,8 +81,10 @@ def analyze(folder, config: dict, *, by_spark: bool) -> tuple[dict, list[pa.Tabl
 
 def assert_the_same(folder, config: dict) -> dict:
     here, there = (analyze(folder, config, by_spark=by_spark) for by_spark in (False, True))
-    assert there[0] == here[0]
-    assert [a.equals(b) for a, b in zip(there[1], here[1], strict=True)] == [True] * len(here[1])
+    assert_close(there[0], here[0])
+    for found, expected in zip(there[1], here[1], strict=True):
+        assert found.schema == expected.schema
+        assert_close(found.to_pydict(), expected.to_pydict())
     return there[0]
 
 

@@ -11,7 +11,6 @@ from ctr_pipeline.analysis import (
     collect_statistics,
     plan_statistics,
 )
-from ctr_pipeline.analysis.aggregates import WeightPlan
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
 from ctr_pipeline.analysis.text_numbers import collect_text_numbers
 from ctr_pipeline.config.loader import LoadedConfig
@@ -21,7 +20,6 @@ from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.weights import unit_exponent
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.pipeline.context import RunContext
@@ -366,11 +364,7 @@ def _collect(
     """
     config = loaded.config
     train = ingested.splits["train"].files
-    weights = ingested.splits["train"].weights
-    weight = None
-    if weights is not None and config.data.weight is not None:
-        weight = WeightPlan(column=config.data.weight, exponent=unit_exponent(weights.total))
-    plan = plan_statistics(features, config.data.label, weight=weight)
+    plan = plan_statistics(features, config.data.label, weight=config.data.weight)
     if (spark := spark_of(config)) is not None:
         found = collect_spark_statistics(
             plan,

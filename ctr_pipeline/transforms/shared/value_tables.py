@@ -75,7 +75,7 @@ def read_value_counts(
     Raises:
         PreprocessingError: The file is missing, or not the one the plan was fitted with.
     """
-    names = ("units", "click_units") if weighted else ("count", "label_sum")
+    names = ("weight", "click_weight") if weighted else ("count", "label_sum")
     remedy = "Delete it and run 'ctrpipe train --resume' with the config of the run"
     try:
         with pq.ParquetFile(path) as file:
