@@ -41,7 +41,7 @@ _AUC_TOLERANCE = 1e-5
 _LOGLOSS_TOLERANCE = 1e-4
 """What rounding may put between measured figures and those of the stored probabilities."""
 
-_FREE_KEYS = {("name",), ("output",)}
+_IGNORED_KEYS = {("name",), ("output",)}
 """Keys that tell runs apart and say nothing about them."""
 
 
@@ -255,7 +255,7 @@ def _collect_differences(
     values: Sequence[Any], path: tuple[str | int, ...], found: list[page.ConfigDifference]
 ) -> None:
     # Texts of JSON, for True is 1 in Python.
-    if path in _FREE_KEYS or len({json.dumps(value) for value in values}) == 1:
+    if path in _IGNORED_KEYS or len({json.dumps(value) for value in values}) == 1:
         return
     if all(isinstance(value, dict) for value in values):
         for key in dict.fromkeys(key for value in values for key in value):

@@ -27,7 +27,7 @@ from ctr_pipeline.pipeline.stages.analyze import Analysis, run_analysis
 from ctr_pipeline.pipeline.stages.encode import Encoding, encoded_fingerprint, run_encoding
 from ctr_pipeline.pipeline.stages.planted import planted_figures
 from ctr_pipeline.pipeline.stages.resumption import same_rows_as_before
-from ctr_pipeline.pipeline.stages.warm_start import Beginning, find_beginning
+from ctr_pipeline.pipeline.stages.warm_start import WarmStart, find_warm_start
 from ctr_pipeline.pipeline.timing import FIRST_STEP
 from ctr_pipeline.pipeline.trained_run import logged, opened_trained
 from ctr_pipeline.preprocessing.encode import wake_kernels
@@ -101,8 +101,8 @@ def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     run = context.run
     with run.locked(), logged(run), interruption.handle_signals():
         bound_libraries(loaded.config.runtime)
-        beginning = find_beginning(loaded, run, keep=False, progress=context.progress)
-        return run_analysis(context, beginning=beginning).statistics
+        warm_start = find_warm_start(loaded, run, keep=False, progress=context.progress)
+        return run_analysis(context, warm_start=warm_start).statistics
 
 
 def train(
@@ -145,7 +145,7 @@ def prepare_job(
         from ctr_pipeline.pipeline.job.training import prepare_for_members
 
         prepare_for_members(
-            context, prepared.encoding, beginning=prepared.analysis.beginning, insecure=insecure
+            context, prepared.encoding, warm_start=prepared.analysis.warm_start, insecure=insecure
         )
         servers = loaded.config.runtime.parameter_servers
         context.progress.log(
@@ -203,47 +203,47 @@ def _opened_session(
 @contextmanager
 def _trained_model(context: RunContext, prepared: PreparedRows) -> "Iterator[TrainedModel]":
     """Trains in the mode that the config asks for; the model may be used only inside."""
-    encoding, beginning = prepared.encoding, prepared.analysis.beginning
+    encoding, warm_start = prepared.encoding, prepared.analysis.warm_start
     context.times.reach("rows")
     context.progress.log("Starting TensorFlow")
     # It is imported by the stages from here on and by no earlier one.
     if has_members(context.config.runtime):
         from ctr_pipeline.pipeline.job.training import trained_in_processes
 
-        with trained_in_processes(context, encoding, beginning=beginning) as model:
+        with trained_in_processes(context, encoding, warm_start=warm_start) as model:
             yield model
         return
     from ctr_pipeline.pipeline.stages.train import run_training
 
     context.times.reach("TensorFlow")
-    yield run_training(context, encoding, beginning=beginning)
+    yield run_training(context, encoding, warm_start=warm_start)
 
 
 def _prepare_to_train(context: RunContext) -> PreparedRows:
-    """Prepares rows of the run's beginning, and refuses those that a resumed model did not see."""
+    """Prepares rows, from a warm start if any; refuses those that a resumed model did not see."""
     loaded, run, resume = context.loaded, context.run, context.resume
     accept = same_rows_as_before(loaded.config, run) if resume else None
-    beginning = find_beginning(loaded, run, keep=resume, progress=context.progress)
-    return prepare_rows(context, accept=accept, beginning=beginning)
+    warm_start = find_warm_start(loaded, run, keep=resume, progress=context.progress)
+    return prepare_rows(context, accept=accept, warm_start=warm_start)
 
 
 def prepare_rows(
     context: RunContext,
     *,
     accept: Callable[[str], None] | None = None,
-    beginning: Beginning | None = None,
+    warm_start: WarmStart | None = None,
 ) -> PreparedRows:
     """Analyzes and encodes, within the threads that the config allows.
 
     Args:
         context: Of the run.
         accept: Raises if rows of this fingerprint must not replace what a model rests on.
-        beginning: What the run takes over from an earlier one.
+        warm_start: What the run takes over from an earlier one.
     """
     bound_libraries(context.config.runtime)
     # Numba takes half a second to wake up, which it can do while the files are read.
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
-    analysis = run_analysis(context, accept=accept, beginning=beginning)
+    analysis = run_analysis(context, accept=accept, warm_start=warm_start)
     return PreparedRows(analysis, run_encoding(context, analysis))
 
 
@@ -260,7 +260,7 @@ def prepare_as_trained(
         accept=lambda rows: require_same_rows(
             state, encoded_fingerprint(plan, rows, loaded.config), run
         ),
-        beginning=find_beginning(loaded, run, keep=True, progress=context.progress),
+        warm_start=find_warm_start(loaded, run, keep=True, progress=context.progress),
     )
     require_same_rows(state, prepared.encoding.fingerprint, run)
     return prepared
@@ -344,9 +344,9 @@ def _finish(
 
 def _origin(analysis: Analysis) -> dict[str, Any]:
     """What the run began from, if from an earlier one."""
-    if analysis.beginning is None:
+    if analysis.warm_start is None:
         return {}
-    return {"init_from": analysis.beginning.record.model_dump(mode="json")}
+    return {"init_from": analysis.warm_start.record.model_dump(mode="json")}
 
 
 def _num_rows(analysis: Analysis) -> dict[str, int]:

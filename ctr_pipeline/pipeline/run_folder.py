@@ -31,7 +31,7 @@ from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import Storage
 
 _LEFT_SECONDS = 60.0
-_FREE_KEYS = keys_with(Config, MayChange).keys()
+_IGNORED_ON_RESUME = keys_with(Config, MayChange).keys()
 """Keys that may change between the start of a run and its resumption."""
 
 _PATH_KEYS = keys_with(Config, IsPath).keys()
@@ -95,9 +95,9 @@ class RunFolder:
         return self.path / "preprocessing.json"
 
     @property
-    def beginning(self) -> Path:
+    def warm_start(self) -> Path:
         """What the run took over from an earlier one, if it began from one."""
-        return self.path / "beginning"
+        return self.path / "warm_start"
 
     @property
     def checkpoints(self) -> Path:
@@ -452,18 +452,18 @@ def model_fingerprint(config: Config) -> str:
     """Names the keys that a trained model depends on; where it lies and runs is not among them."""
     # Members may see files at other places, so a path counts by its last name.
     by_name = with_paths(config, lambda path: Path(path).name)
-    kept = _without_free(by_name.model_dump(mode="json"), "")
+    kept = _without_ignored(by_name.model_dump(mode="json"), "")
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def _without_free(values: Any, key: str) -> Any:
+def _without_ignored(values: Any, key: str) -> Any:
     if not isinstance(values, dict):
         return values
     paths = {name: f"{key}.{name}" if key else name for name in values}
     return {
-        name: _without_free(value, paths[name])
+        name: _without_ignored(value, paths[name])
         for name, value in values.items()
-        if paths[name] not in _FREE_KEYS
+        if paths[name] not in _IGNORED_ON_RESUME
     }
 
 
@@ -475,7 +475,11 @@ def differing_keys(earlier: Config, later: Config) -> list[str]:
 
 
 def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
-    if key in _FREE_KEYS or earlier == later or (key in _PATH_KEYS and same_paths(earlier, later)):
+    if (
+        key in _IGNORED_ON_RESUME
+        or earlier == later
+        or (key in _PATH_KEYS and same_paths(earlier, later))
+    ):
         return
     if isinstance(earlier, dict) and isinstance(later, dict):
         for name in earlier | later:

@@ -150,7 +150,7 @@ class SessionLog:
     def __enter__(self) -> tuple[Session, ...]:
         """All sessions of the run, this one, which begins, as the last."""
         self._write(None, "")
-        self._times.on_stage = self._tell
+        self._times.on_stage = self._write_stage
         self._writer = threading.Thread(target=self._repeat, name="session-log", daemon=True)
         self._writer.start()
         return (*self._earlier, self._session(None, ""))
@@ -194,7 +194,7 @@ class SessionLog:
             content = [session.model_dump(mode="json") for session in sessions]
             durable.write_text(self._path, json.dumps(content, indent=1) + "\n")
 
-    def _tell(self) -> None:
+    def _write_stage(self) -> None:
         self._stage_since = self._clock()
         self._write(None, "")
 

@@ -19,7 +19,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
 from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
-from ctr_pipeline.pipeline.stages.warm_start import find_beginning
+from ctr_pipeline.pipeline.stages.warm_start import find_warm_start
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier, load_earlier
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import SilentProgress
@@ -72,19 +72,19 @@ def parts_of(settings):
     run, progress = RunFolder(loaded.config.run_folder), SilentProgress()
     run.path.mkdir(exist_ok=True)
     context = RunContext(loaded, run, progress)
-    beginning = find_beginning(loaded, run, keep=False, progress=progress)
-    analysis = run_analysis(context, beginning=beginning)
+    warm_start = find_warm_start(loaded, run, keep=False, progress=progress)
+    analysis = run_analysis(context, warm_start=warm_start)
     encoding = run_encoding(context, analysis)
     config, plan = loaded.config, encoding.plan
     compiled = compile_model(config, run, plan, trains=True)
     model = initial_parameters(config, run, plan, encoding.counts, compiled)
     unlimited = {"threads": 1, "memory_limit": None, "progress": progress}
-    fill_from_earlier(model, plan, beginning, **unlimited)
+    fill_from_earlier(model, plan, warm_start, **unlimited)
     num_dense = compiled.num_parameters
-    earlier = load_earlier(beginning, num_dense=num_dense, **unlimited)
+    earlier = load_earlier(warm_start, num_dense=num_dense, **unlimited)
     assert np.array_equal(model.dense.values, earlier.dense.values)
     assert np.array_equal(model.dense.slots, earlier.dense.slots)
-    return run, beginning, encoding, model, earlier.rows
+    return run, warm_start, encoding, model, earlier.rows
 
 
 def records_of(store):
@@ -97,10 +97,10 @@ def records_of(store):
 
 def test_rows_of_day_1_are_the_same_bits_before_the_first_step(world, tmp_path):
     settings = settings_of(world / "day2.csv", tmp_path / "two", init_from=world / "one")
-    run, beginning, encoding, model, earlier = parts_of(settings)
+    run, warm_start, encoding, model, earlier = parts_of(settings)
     before, after = records_of(earlier), records_of(model.rows)
     assert len(before) == len(after) > 200
-    plan, grown = beginning.plan, encoding.plan
+    plan, grown = warm_start.plan, encoding.plan
     # Item and past have new values, user is hashed, x is cut where day 1 was.
     new = num_new_values(plan, grown)
     assert new["item"] > 20

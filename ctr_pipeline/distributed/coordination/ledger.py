@@ -30,7 +30,7 @@ class ClosedEpoch:
     dropped_tasks: tuple[str, ...]
 
 
-def frozen_beginning(cut: int) -> dict[str, object]:
+def frozen_before_training(cut: int) -> dict[str, object]:
     """`TakeCut.frozen` of a cut of parameters that were given, before anything was trained."""
     return {
         **Ledger().freeze(),

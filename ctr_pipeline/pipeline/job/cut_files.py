@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctr_pipeline.distributed.coordination.ledger import frozen_beginning
+from ctr_pipeline.distributed.coordination.ledger import frozen_before_training
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, PartitionFiles
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.master.manifests import (
@@ -149,7 +149,7 @@ def write_first_cut(spec: JobSpec, parameters: Parameters) -> None:
         bitmaps=((),) * servers,
         versions=(0,) * servers,
     )
-    folder.save(CutManifest(facts, files, frozen_beginning(FIRST_CUT), ()))
+    folder.save(CutManifest(facts, files, frozen_before_training(FIRST_CUT), ()))
 
 
 def _log_files(files: tuple[LoggedFile, ...]) -> list[CutFile]:

@@ -26,7 +26,7 @@ from ctr_pipeline.pipeline.job.spec_file import continue_spec, prepare_spec, req
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import require_mode
 from ctr_pipeline.pipeline.stages.encode import Encoding
-from ctr_pipeline.pipeline.stages.warm_start import Beginning
+from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.spec import JobSpec
@@ -39,14 +39,14 @@ _LEDGER_SECONDS = 60.0
 
 @contextmanager
 def trained_in_processes(
-    context: RunContext, encoding: Encoding, *, beginning: Beginning | None = None
+    context: RunContext, encoding: Encoding, *, warm_start: WarmStart | None = None
 ) -> Iterator["TrainedModel"]:
     """Trains, from the start or where a run ended; gives the model, whose rows lie on the disk.
 
     Args:
         context: Of the run; `resume` goes on from the newest whole cut, if there is a job.
         encoding: The rows.
-        beginning: What the run takes over from an earlier one.
+        warm_start: What the run takes over from an earlier one.
 
     Raises:
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.
@@ -58,7 +58,7 @@ def trained_in_processes(
         launch(context.config.runtime, run, access) as launcher,
         context.times.stage("training"),
     ):
-        compiled = _prepare(context, encoding, resume=resume, beginning=beginning)
+        compiled = _prepare(context, encoding, resume=resume, warm_start=warm_start)
         launcher.start("master", 0)
         view = follow_job(run, launcher, progress, resumable=True)
     from ctr_pipeline.pipeline.job.trained_cut import open_trained_cut
@@ -77,7 +77,7 @@ def prepare_for_members(
     context: RunContext,
     encoding: Encoding,
     *,
-    beginning: Beginning | None = None,
+    warm_start: WarmStart | None = None,
     insecure: bool = False,
 ) -> None:
     """Everything that members agree on, for whoever starts them; arguments as for training.
@@ -91,7 +91,7 @@ def prepare_for_members(
     tls = context.config.runtime.tls != "off" and not insecure
     _, resume = _claim_job(context, tls=tls, insecure=insecure)
     with context.times.stage("job"):
-        _prepare(context, encoding, resume=resume, beginning=beginning)
+        _prepare(context, encoding, resume=resume, warm_start=warm_start)
 
 
 def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tuple[Access, bool]:
@@ -117,7 +117,7 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
 
 
 def _prepare(
-    context: RunContext, encoding: Encoding, *, resume: bool, beginning: Beginning | None
+    context: RunContext, encoding: Encoding, *, resume: bool, warm_start: WarmStart | None
 ) -> "CompiledModel":
     """Writes the spec, for which the number of dense parameters has to be known.
 
@@ -136,20 +136,20 @@ def _prepare(
         run,
         encoding,
         num_dense=compiled.num_parameters,
-        earlier_steps=0 if beginning is None else beginning.record.all_steps,
+        earlier_steps=0 if warm_start is None else warm_start.record.all_steps,
     )
     if resume:
         spec = continue_spec(spec, run)
     else:
         create_folder(Path(spec.checkpoints_folder), spec.job)
-    if beginning is not None and not resume:
-        _write_beginning(context, encoding, spec, beginning)
+    if warm_start is not None and not resume:
+        _write_warm_start(context, encoding, spec, warm_start)
     save_spec(run.job, spec)
     return compiled
 
 
-def _write_beginning(
-    context: RunContext, encoding: Encoding, spec: "JobSpec", beginning: Beginning
+def _write_warm_start(
+    context: RunContext, encoding: Encoding, spec: "JobSpec", warm_start: WarmStart
 ) -> None:
     from ctr_pipeline.pipeline.job.cut_files import write_first_cut
     from ctr_pipeline.pipeline.stages.warm_start_parameters import build_from_earlier
@@ -159,14 +159,14 @@ def _write_beginning(
         context.config,
         encoding.plan,
         encoding.counts,
-        beginning,
+        warm_start,
         num_dense=spec.num_dense,
         folder=context.run.path,
         progress=progress,
     )
     write_first_cut(spec, parameters)
     parameters.rows.release()
-    progress.log(f"Training begins from {beginning.record.describe()}")
+    progress.log(f"Training begins from {warm_start.record.describe()}")
 
 
 def describe_job(view: JobView, mode: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from ctr_pipeline.pipeline.stages.spark_statistics import (
     spark_of,
 )
 from ctr_pipeline.pipeline.stages.time_drift import times_read, with_time_drift
-from ctr_pipeline.pipeline.stages.warm_start import Beginning, freeze_features
+from ctr_pipeline.pipeline.stages.warm_start import WarmStart, freeze_features
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
 from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
 from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
@@ -64,7 +64,7 @@ class Analysis:
         features: What becomes of each column.
         left_out: Columns without a feature, with the reason.
         statistics: Statistics of the training rows.
-        beginning: What the run takes over from an earlier one; None if nothing.
+        warm_start: What the run takes over from an earlier one; None if nothing.
     """
 
     source: Source
@@ -73,32 +73,32 @@ class Analysis:
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
     statistics: Statistics
-    beginning: Beginning | None = None
+    warm_start: WarmStart | None = None
 
 
 def run_analysis(
     context: RunContext,
     *,
     accept: Callable[[str], None] | None = None,
-    beginning: Beginning | None = None,
+    warm_start: WarmStart | None = None,
 ) -> Analysis:
     """Reads the data once and computes its statistics; both are reused if nothing changed.
 
     Args:
         context: Of the run.
         accept: Raises if rows of this fingerprint must not replace what a model rests on.
-        beginning: Of the run; features are then those of the earlier one.
+        warm_start: Of the run; features are then those of the earlier one.
     """
     loaded, run, progress, times = context.loaded, context.run, context.progress, context.times
     config = loaded.config
     with times.stage("check"):
         source = inspect_named(loaded)
         columns = choose_columns_of(loaded, source)
-        for warning in columns.warnings if beginning is None else ():
+        for warning in columns.warnings if warm_start is None else ():
             progress.log(warning)
         frozen = None
-        if beginning is not None:
-            columns, known, left_out = freeze_features(loaded, columns, beginning)
+        if warm_start is not None:
+            columns, known, left_out = freeze_features(loaded, columns, warm_start)
             frozen = known, left_out
     with times.stage("ingest"):
         ingested = ingest(
@@ -125,12 +125,12 @@ def run_analysis(
             loaded, run.path, features, source, ingested, progress=progress, compare=True
         )
         statistics = _compare_times(run, features, ingested, statistics)
-        if beginning is None:
+        if warm_start is None:
             _refuse_empty_columns(loaded, columns, statistics)
             _refuse_empty_vocabularies(loaded, columns, statistics)
         statistics = _count_unreadable(loaded, features, ingested, statistics, progress)
     save_features(run.features, features)
-    return Analysis(source, columns, ingested, features, left_out, statistics, beginning)
+    return Analysis(source, columns, ingested, features, left_out, statistics, warm_start)
 
 
 def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:

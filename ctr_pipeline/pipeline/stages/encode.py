@@ -90,12 +90,12 @@ def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
     loaded, run = context.loaded, context.run
     progress, times = context.progress, context.times
     with times.stage("transforms"):
-        beginning = analysis.beginning
-        if beginning is None:
+        warm_start = analysis.warm_start
+        if warm_start is None:
             plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
         else:
-            plan = grow_plan(beginning, analysis.statistics, run)
-            progress.log(_describe_growth(beginning.plan, plan))
+            plan = grow_plan(warm_start, analysis.statistics, run)
+            progress.log(_describe_growth(warm_start.plan, plan))
         plan.save(run.preprocessing)
         fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint, loaded.config)
         threads = num_threads(loaded.config.runtime)
@@ -128,7 +128,7 @@ def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
                 batches = read_batches(rows.files, [*targets.columns, *plan.inputs])
                 out_of_fold = None
                 # What an earlier run counted does not hold the labels of these rows.
-                if split == "train" and beginning is None:
+                if split == "train" and warm_start is None:
                     out_of_fold = _own_rows(plan, run, rows.files, targets.label)
                 for records in encode_in_order(
                     encoder,

@@ -117,10 +117,10 @@ def _notes(
             f"together ({refit.num_rows:,}), {times}. Test metrics and the export are of that "
             "training; the curves are of the one before it."
         )
-    if analysis.beginning is not None:
-        num_new = sum(num_new_values(analysis.beginning.plan, model.plan).values())
+    if analysis.warm_start is not None:
+        num_new = sum(num_new_values(analysis.warm_start.plan, model.plan).values())
         notes.append(
-            f"Training began from {analysis.beginning.record.describe()}. Transforms are as that "
+            f"Training began from {analysis.warm_start.record.describe()}. Transforms are as that "
             f"run fitted them; {num_new:,} values are new in its vocabularies. Statistics are of "
             "the rows of this run."
         )

@@ -31,7 +31,7 @@ from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
 from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.pipeline.stages.refit import best_epoch, discard_refit, find_refit
-from ctr_pipeline.pipeline.stages.warm_start import Beginning
+from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier
 from ctr_pipeline.pipeline.timing import FIRST_STEP, start_up_sentence
 from ctr_pipeline.progress import Progress
@@ -49,14 +49,14 @@ _ROWS_COUNTED = 65_536
 
 
 def run_training(
-    context: RunContext, encoding: Encoding, *, beginning: Beginning | None = None
+    context: RunContext, encoding: Encoding, *, warm_start: WarmStart | None = None
 ) -> TrainedModel:
     """Trains from the start or an earlier run, or goes on from the newest whole checkpoint.
 
     Args:
         context: Of the run; the profile of an ensemble's model is kept beside that model.
         encoding: The rows.
-        beginning: What the run takes over from an earlier one.
+        warm_start: What the run takes over from an earlier one.
 
     Returns:
         The model, whose rows the caller releases.
@@ -68,7 +68,7 @@ def run_training(
             run.discard_results()
         run.keep_config(loaded)
 
-    job = _Training(context, encoding, claim, beginning)
+    job = _Training(context, encoding, claim, warm_start)
     with context.times.stage("training"):
         if context.resume:
             require_mode(run, has_members=False)
@@ -86,13 +86,13 @@ class _Training:
         context: Of the run.
         encoding: Prepared rows.
         claim: Called before anything is written, once the first model is known to be one.
-        beginning: What the run takes over from an earlier one.
+        warm_start: What the run takes over from an earlier one.
     """
 
     context: RunContext
     encoding: Encoding
     claim: Callable[[], None]
-    beginning: Beginning | None
+    warm_start: WarmStart | None
 
 
 def _train_members(loaded: LoadedConfig, job: _Training) -> None:
@@ -267,18 +267,18 @@ def _refit(
 
 def _begin(loaded: LoadedConfig, trainer: Trainer, parameters: Parameters, job: _Training) -> None:
     """Gives a model what an earlier run knew, if training begins from one."""
-    if job.beginning is None:
+    if job.warm_start is None:
         return
     fill_from_earlier(
         parameters,
         job.encoding.plan,
-        job.beginning,
+        job.warm_start,
         threads=num_threads(loaded.config.runtime),
         memory_limit=memory_limit_of(loaded.config, job.context.run.path),
         progress=job.context.progress,
     )
-    trainer.state.earlier_steps = job.beginning.record.all_steps
-    job.context.progress.log(f"Training begins from {job.beginning.record.describe()}")
+    trainer.state.earlier_steps = job.warm_start.record.all_steps
+    job.context.progress.log(f"Training begins from {job.warm_start.record.describe()}")
 
 
 def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:

@@ -17,7 +17,7 @@ from ctr_pipeline.embeddings.carry_over import TableMove
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.stages.warm_start import Beginning
+from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 from ctr_pipeline.preprocessing.plan import FieldPlan, PreprocessingPlan
 from ctr_pipeline.statistics import Statistics
 from ctr_pipeline.transforms.base import MAX_IDS
@@ -26,28 +26,28 @@ from ctr_pipeline.transforms.vocabulary import Vocabulary, VocabularyStep
 _COLUMNS = ["value", "count", "label_sum"]
 
 
-def grow_plan(beginning: Beginning, statistics: Statistics, run: RunFolder) -> PreprocessingPlan:
+def grow_plan(warm_start: WarmStart, statistics: Statistics, run: RunFolder) -> PreprocessingPlan:
     """The earlier run's transforms; new values that occur `min_count` times have ids of their own.
 
     The most frequent ones come first, as many as `max_size` leaves room for.
 
     Args:
-        beginning: What the run takes over.
+        warm_start: What the run takes over.
         statistics: Statistics of the new training rows.
         run: The run folder, below which the files of values lie.
 
     Raises:
         PreprocessingError: A table gets more ids than there can be.
     """
-    specs = {spec.column: spec for spec in beginning.features}
+    specs = {spec.column: spec for spec in warm_start.features}
     grown: dict[str, VocabularyStep] = {}
-    for field in beginning.plan.fields:
+    for field in warm_start.plan.fields:
         step = field.step
         if isinstance(step, VocabularyStep) and step.file not in grown:
-            name = f"{run.beginning.name}/{len(grown):04d}.parquet"
+            name = f"{run.warm_start.name}/{len(grown):04d}.parquet"
             grown[step.file] = _grow(step, specs[field.column], statistics, run.path, name)
-    return beginning.plan.model_copy(
-        update={"fields": tuple(_with_growth(field, grown) for field in beginning.plan.fields)}
+    return warm_start.plan.model_copy(
+        update={"fields": tuple(_with_growth(field, grown) for field in warm_start.plan.fields)}
     )
 
 

@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 KEY = "train.init_from"
 NOT_THERE = "the run that training begins from has no such feature"
 
-_RECORD = "beginning.json"
+_RECORD = "warm_start.json"
 _FEATURES_FILE = "features.json"
 _RESUME_IT = "Run 'ctrpipe train --resume' with the config of that run"
 _SHOWN = 5
 
 
-class BeginningRecord(BaseModel):
-    """Where a run began, `beginning.json`.
+class WarmStartRecord(BaseModel):
+    """The checkpoint of an earlier run that a run starts from, `warm_start.json`.
 
     Attributes:
         run: The folder of the earlier run, as the config names it.
@@ -102,7 +102,7 @@ class EarlierCheckpoint:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class WarmStart:
     """What a run takes over from an earlier one.
 
     Attributes:
@@ -110,14 +110,14 @@ class Beginning:
         plan: Its fitted transforms, whose files lie below the new run.
     """
 
-    record: BeginningRecord
+    record: WarmStartRecord
     features: tuple[FeatureSpec, ...]
     plan: PreprocessingPlan
 
 
-def find_beginning(
+def find_warm_start(
     loaded: LoadedConfig, run: RunFolder, *, keep: bool, progress: Progress
-) -> Beginning | None:
+) -> WarmStart | None:
     """What the run of a config begins with; None if it begins from the start.
 
     Args:
@@ -133,7 +133,7 @@ def find_beginning(
     if wanted is None:
         return None
     if keep:
-        stored = _load_beginning(run)
+        stored = _load_warm_start(run)
         if (
             stored is not None
             and stored.record.checkpoint == wanted.checkpoint
@@ -143,7 +143,7 @@ def find_beginning(
     return _take_over(loaded, run, wanted, progress)
 
 
-def reopen(record: BeginningRecord, progress: Progress) -> "EarlierCheckpoint":
+def reopen(record: WarmStartRecord, progress: Progress) -> "EarlierCheckpoint":
     """The checkpoint that a run begins with.
 
     Raises:
@@ -162,7 +162,7 @@ def reopen(record: BeginningRecord, progress: Progress) -> "EarlierCheckpoint":
 
 
 def freeze_features(
-    loaded: LoadedConfig, columns: FeatureColumns, beginning: Beginning
+    loaded: LoadedConfig, columns: FeatureColumns, warm_start: WarmStart
 ) -> tuple[FeatureColumns, tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     """The features of the earlier run, if the config asks for the same or leaves them open.
 
@@ -177,7 +177,7 @@ def freeze_features(
     Raises:
         ConfigError: With every feature that differs.
     """
-    known = {spec.column: spec for spec in beginning.features}
+    known = {spec.column: spec for spec in warm_start.features}
     problems = [
         message
         for name in columns.names
@@ -187,10 +187,10 @@ def freeze_features(
         f"'{name}' is a feature there, and not here" for name in known if name not in columns.names
     ]
     if problems:
-        raise _refusal(loaded, beginning.record.run, "other features", problems)
+        raise _refusal(loaded, warm_start.record.run, "other features", problems)
     features = tuple(
         spec.model_copy(update={"sensitive": spec.column in columns.sensitive})
-        for spec in beginning.features
+        for spec in warm_start.features
     )
     types = {part.column: part.column_type for spec in features for part in spec.parts}
     left_out = tuple(
@@ -236,7 +236,7 @@ def _as_old_as(here: Any, there: Any) -> Any:
 
 def _take_over(
     loaded: LoadedConfig, run: RunFolder, wanted: EarlierRun, progress: Progress
-) -> Beginning:
+) -> WarmStart:
     earlier = RunFolder(Path(wanted.run))
     if earlier.path.resolve() == run.path.resolve():
         raise ConfigError(
@@ -255,7 +255,7 @@ def _take_over(
             place=str(earlier.path),
             remedy="Run 'ctrpipe run' with its config and --overwrite",
         )
-    record = BeginningRecord(
+    record = WarmStartRecord(
         run=absolute_path(wanted.run),
         checkpoint=wanted.checkpoint,
         epoch=found.epoch,
@@ -264,7 +264,7 @@ def _take_over(
         plan_fingerprint=found.plan_fingerprint,
     )
     features = load_features(earlier.features, remedy=_RESUME_IT)
-    return _store(Beginning(record, features, plan), earlier, run)
+    return _store(WarmStart(record, features, plan), earlier, run)
 
 
 def _require_same_model(loaded: LoadedConfig, earlier: RunFolder, name: str) -> Config:
@@ -392,15 +392,15 @@ def _not_trained(earlier: RunFolder, what: str | None) -> CheckpointError:
     )
 
 
-def _store(beginning: Beginning, earlier: RunFolder, run: RunFolder) -> Beginning:
+def _store(warm_start: WarmStart, earlier: RunFolder, run: RunFolder) -> WarmStart:
     """Copies what the run rests on, so that the earlier one may go."""
-    temporary = run.path / f".{run.beginning.name}.tmp"
-    with durable.os_errors_explained(run.beginning):
+    temporary = run.path / f".{run.warm_start.name}.tmp"
+    with durable.os_errors_explained(run.warm_start):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         names = {
-            file: f"{run.beginning.name}/earlier-{number:04d}.parquet"
-            for number, file in enumerate(dict.fromkeys(_files_of(beginning.plan)))
+            file: f"{run.warm_start.name}/earlier-{number:04d}.parquet"
+            for number, file in enumerate(dict.fromkeys(_files_of(warm_start.plan)))
         }
         for file, name in names.items():
             if not (earlier.path / file).is_file():
@@ -410,31 +410,31 @@ def _store(beginning: Beginning, earlier: RunFolder, run: RunFolder) -> Beginnin
                     remedy=_RESUME_IT,
                 )
             durable.link_or_copy(earlier.path / file, temporary / Path(name).name)
-        stored = replace(beginning, plan=_with_files(beginning.plan, names))
+        stored = replace(warm_start, plan=_with_files(warm_start.plan, names))
         stored.plan.save(temporary / PLAN_FILE)
-        save_features(temporary / _FEATURES_FILE, beginning.features)
-        durable.write_text(temporary / _RECORD, beginning.record.model_dump_json(indent=1) + "\n")
-        shutil.rmtree(run.beginning, ignore_errors=True)
-        temporary.rename(run.beginning)
+        save_features(temporary / _FEATURES_FILE, warm_start.features)
+        durable.write_text(temporary / _RECORD, warm_start.record.model_dump_json(indent=1) + "\n")
+        shutil.rmtree(run.warm_start, ignore_errors=True)
+        temporary.rename(run.warm_start)
     return stored
 
 
-def _load_beginning(run: RunFolder) -> Beginning | None:
+def _load_warm_start(run: RunFolder) -> WarmStart | None:
     """What was taken over before; None if nothing was, or a kill came before it was whole.
 
     Raises:
         RunFolderError: It is damaged.
     """
-    if not (run.beginning / _RECORD).exists():
+    if not (run.warm_start / _RECORD).exists():
         return None
     try:
-        record = BeginningRecord.model_validate_json((run.beginning / _RECORD).read_bytes())
-        features = load_features(run.beginning / _FEATURES_FILE)
-        return Beginning(record, features, load_plan(run.beginning / PLAN_FILE))
+        record = WarmStartRecord.model_validate_json((run.warm_start / _RECORD).read_bytes())
+        features = load_features(run.warm_start / _FEATURES_FILE)
+        return WarmStart(record, features, load_plan(run.warm_start / PLAN_FILE))
     except (OSError, ValueError, CtrPipelineError) as error:
         raise RunFolderError(
             "what the run took over from an earlier one cannot be read",
-            place=str(run.beginning),
+            place=str(run.warm_start),
             remedy="Give --overwrite to begin anew",
         ) from error
 

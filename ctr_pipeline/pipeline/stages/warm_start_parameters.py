@@ -14,7 +14,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import memory_limit_of
 from ctr_pipeline.pipeline.model.parameters import Parameters, build_parameters
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.stages.vocabulary_extension import table_moves
-from ctr_pipeline.pipeline.stages.warm_start import Beginning, reopen
+from ctr_pipeline.pipeline.stages.warm_start import WarmStart, reopen
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ from ctr_pipeline.training.parameters import load_parameters
 
 
 def load_earlier(
-    beginning: Beginning,
+    warm_start: WarmStart,
     *,
     num_dense: int,
     threads: int,
@@ -32,7 +32,7 @@ def load_earlier(
     """The parameters of the earlier run, as it had them.
 
     Args:
-        beginning: What the run takes over.
+        warm_start: What the run takes over.
         num_dense: Dense parameters that the model has.
         memory_limit: The store's limit, from the run that begins.
         progress: Shows damages.
@@ -40,10 +40,10 @@ def load_earlier(
     Raises:
         CheckpointError: The earlier run has changed, or its dense parameters do not fit.
     """
-    found = reopen(beginning.record, progress)
+    found = reopen(warm_start.record, progress)
     parameters = build_parameters(
         found.config,
-        beginning.plan,
+        warm_start.plan,
         None,
         np.zeros(num_dense, np.float32),
         threads=threads,
@@ -61,7 +61,7 @@ def load_earlier(
 def fill_from_earlier(
     parameters: Parameters,
     plan: PreprocessingPlan,
-    beginning: Beginning,
+    warm_start: WarmStart,
     *,
     threads: int,
     memory_limit: MemoryLimit | None,
@@ -75,18 +75,18 @@ def fill_from_earlier(
         CheckpointError: As `load_earlier`.
     """
     earlier = load_earlier(
-        beginning,
+        warm_start,
         num_dense=len(parameters.dense.values),
         threads=threads,
         memory_limit=memory_limit,
         progress=progress,
     )
-    moves = table_moves(beginning.plan, plan)
+    moves = table_moves(warm_start.plan, plan)
     different = tables_of_another_make(earlier.rows, parameters.rows, moves)
     if different:
         raise CheckpointError(
             f"has embeddings of another length or optimizer in table '{different[0]}'",
-            place=beginning.record.run,
+            place=warm_start.record.run,
             remedy="Set the feature's `embedding` as it was there; in place of dimension: auto, "
             "which goes by the number of ids, give the number",
         )
@@ -100,7 +100,7 @@ def build_from_earlier(
     config: Config,
     plan: PreprocessingPlan,
     counts: Sequence[NDArray[np.int64]],
-    beginning: Beginning,
+    warm_start: WarmStart,
     *,
     num_dense: int,
     folder: Path,
@@ -124,6 +124,6 @@ def build_from_earlier(
         memory_limit=limit,
     )
     fill_from_earlier(
-        parameters, plan, beginning, threads=threads, memory_limit=limit, progress=progress
+        parameters, plan, warm_start, threads=threads, memory_limit=limit, progress=progress
     )
     return parameters

@@ -15,7 +15,7 @@ from ctr_pipeline.distributed.coordination.events import (
     RestoreDone,
     TakeCut,
 )
-from ctr_pipeline.distributed.coordination.ledger import frozen_beginning
+from ctr_pipeline.distributed.coordination.ledger import frozen_before_training
 from ctr_pipeline.distributed.coordination.messages import (
     LoggedFile,
     RestoreReply,
@@ -70,7 +70,7 @@ class Keeping:
         )
 
     def take(self, cut):
-        action = TakeCut(cut, 1, 0, True, 0, cut, 0, frozen_beginning(cut))
+        action = TakeCut(cut, 1, 0, True, 0, cut, 0, frozen_before_training(cut))
         return self.keeper.take(
             action, ["s"], PLACEMENT, (), abandoned=lambda: False, fence=lambda: None
         )
@@ -169,7 +169,7 @@ def test_a_kept_cut_that_proves_damaged_is_told_and_deletes_nothing_until_then(k
 
 
 def test_a_cut_that_holds_less_than_was_reported_is_no_cut(keeping):
-    frozen = {**frozen_beginning(3), "closed": [], "over": []}
+    frozen = {**frozen_before_training(3), "closed": [], "over": []}
     action = TakeCut(3, 1, 0, True, 0, 3, 0, frozen, claims=((5, 0b11),))
     outcome = keeping.keeper.take(
         action, ["s"], PLACEMENT, (), abandoned=lambda: False, fence=lambda: None
@@ -180,7 +180,7 @@ def test_a_cut_that_holds_less_than_was_reported_is_no_cut(keeping):
 
 def test_a_cut_in_a_vast_epoch_is_as_small_as_what_is_under_way(keeping):
     done, under_way = 2_000_000, 300
-    frozen = {**frozen_beginning(3), "over": [[0, done]]}
+    frozen = {**frozen_before_training(3), "over": [[0, done]]}
     bitmaps = tuple(TaskBitmap(0, done + task, 0b101) for task in range(under_way))
     fresh = tuple(TaskBitmap(0, done - 1 - task, 2**64 - 1) for task in range(1000))
     action = TakeCut(3, 1, 0, True, 0, 3, 0, frozen)
