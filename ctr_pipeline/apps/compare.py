@@ -24,8 +24,8 @@ from ctr_pipeline.config.yaml_source import parse_yaml
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.parts import column_names, read_columns
 from ctr_pipeline.errors import RunFolderError
-from ctr_pipeline.evaluation.bootstrap import paired_bootstrap
-from ctr_pipeline.evaluation.calibration import Interval, calibration_bins
+from ctr_pipeline.evaluation.bootstrap import PairedDifference, paired_bootstrap
+from ctr_pipeline.evaluation.calibration import calibration_bins
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits
 from ctr_pipeline.evaluation.ranking import exact_auc, roc_points
 from ctr_pipeline.pipeline.run_folder import RunFolder
@@ -51,20 +51,6 @@ class _Figures(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class _HeldOut(_Figures):
-    num_rows: int
-    num_positive: int
-    auc: float
-    logloss: float
-    calibration: float
-    calibration_interval: tuple[float, float]
-
-    def shown(self) -> page.HeldOutFigures:
-        low, high = self.calibration_interval
-        plain = self.model_dump(exclude={"calibration_interval"})
-        return page.HeldOutFigures(**plain, calibration_interval=Interval(low=low, high=high))
-
-
 class _Refit(_Figures):
     num_rows: int
 
@@ -87,8 +73,8 @@ class _Training(_Member):
 
 
 class _Metrics(_Figures):
-    test: _HeldOut | None = None
-    valid: _HeldOut | None = None
+    test: page.HeldOutFigures | None = None
+    valid: page.HeldOutFigures | None = None
     training: _Training = _Training()
     num_rows: dict[str, int] = {}
     timings_seconds: dict[str, float] = {}
@@ -364,7 +350,7 @@ def _damaged(path: Path) -> RunFolderError:
 
 
 def _read_scored(
-    run: RunFolder, config: Mapping[str, Any], test: _HeldOut | None
+    run: RunFolder, config: Mapping[str, Any], test: page.HeldOutFigures | None
 ) -> ScoredTest | str:
     """The scored test rows; a text that says why there are none that can be compared."""
     if test is None:
@@ -428,7 +414,7 @@ def _weights_of(column: str, keys: pa.Table, run: RunFolder) -> npt.NDArray[np.f
     return np.asarray(weights.to_numpy(), dtype=np.float64)
 
 
-def _is_measured(scored: ScoredTest, test: _HeldOut) -> bool:
+def _is_measured(scored: ScoredTest, test: page.HeldOutFigures) -> bool:
     """Whether predictions, with the weights found, have the figures of `metrics.json`.
 
     `ctrpipe evaluate` writes the one and not the other, and rows in the cache may be newer.
@@ -492,20 +478,14 @@ def _reason(first: _Run, run: _Run) -> str | None:
 
 def _difference(
     run: _Run, first: _Run, metric: Literal["auc", "logloss"], repeats: int
-) -> page.MetricDifference | None:
+) -> PairedDifference | None:
     if isinstance(run.scored, str) or isinstance(first.scored, str):
         return None
     ours, base = run.scored.probabilities, first.scored.probabilities
     if metric == "logloss":
         ours, base = logits_of(ours), logits_of(base)
-    found = paired_bootstrap(
+    return paired_bootstrap(
         run.scored.labels, ours, base, metric, weights=run.scored.weights, repeats=repeats
-    )
-    return page.MetricDifference(
-        metric=metric,
-        difference=found.difference,
-        interval=found.interval,
-        share_above_zero=found.share_above_zero,
     )
 
 
@@ -524,18 +504,9 @@ def _shown(run: _Run, found: Mapping[str, Any]) -> page.ComparedRun:
         name=run.name,
         folder=str(run.folder.path),
         model=value_at(run.config, ("model", "name")),
-        test=None if metrics.test is None else metrics.test.shown(),
-        valid=None if metrics.valid is None else metrics.valid.shown(),
-        history=tuple(
-            page.HistoryRow(
-                epoch=record.epoch + 1,
-                step=record.step,
-                training_loss=record.train_logloss,
-                valid_logloss=record.valid_logloss,
-                valid_auc=record.valid_auc,
-            )
-            for record in load_history(_history_of(run.folder))
-        ),
+        test=metrics.test,
+        valid=metrics.valid,
+        history=tuple(load_history(_history_of(run.folder))),
         num_training_rows=training.num_refit_rows() or metrics.num_rows.get("train"),
         num_epochs=training.epochs,
         best_epoch=training.best_epoch,

@@ -221,7 +221,7 @@ def profile_table(
                 column_type=kind,
                 number=_chain(chosen[name].number) if name in chosen else None,
                 id=_chain(chosen[name].id) if name in chosen else None,
-                statistics_used=tuple(statistics_used(chosen[name])) if name in chosen else (),
+                statistics=tuple(statistics_used(chosen[name])) if name in chosen else (),
                 reason=reasons[name],
             )
             for name, kind in types.items()

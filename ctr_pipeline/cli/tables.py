@@ -188,7 +188,8 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
     for name in ("ids", "dimension", "bytes"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in result.rows:
-        cells = (row.feature, row.column_type, row.number, row.id, row.statistics)
+        chains = (row.number or "", row.id or "")
+        cells = (row.feature, row.column_type, *chains, ", ".join(row.statistics))
         num_ids = "" if row.num_ids is None else f"{row.num_ids:,}"
         size = "" if row.max_bytes is None else format_amount(row.max_bytes, "bytes")
         dimension = str(row.dimension) if row.dimension else ""

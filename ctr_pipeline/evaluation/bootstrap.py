@@ -22,19 +22,27 @@ from ctr_pipeline.evaluation.likelihood import mean_of, row_losses
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Metric of model a minus metric of model b.
+    """Metric of model a minus metric of model b, on the same rows.
 
     Attributes:
+        metric: Which one; a greater AUC is better, a smaller logloss is.
         difference: On the rows as they are.
         interval: 95 % percentile interval over the repeats.
         share_above_zero: Share of repeats whose difference is above 0.
-        repeats: Number of repeats.
     """
 
+    metric: Literal["auc", "logloss"]
     difference: float
     interval: Interval
     share_above_zero: float
-    repeats: int
+
+    @property
+    def verdict(self) -> Literal["ahead", "behind", "open"]:
+        """Whether model a is better; `open`: the choice of rows may explain all of it."""
+        low, high = self.interval.low, self.interval.high
+        if self.metric == "logloss":
+            low, high = -high, -low
+        return "ahead" if low > 0 else "behind" if high < 0 else "open"
 
 
 class _WeightedAuc:
@@ -109,10 +117,10 @@ def paired_bootstrap(
             differences[repeat] = (drawn @ gaps) / drawn.sum()
     low, high = np.quantile(differences, [0.025, 0.975]).tolist()
     return PairedDifference(
+        metric=metric,
         difference=observed,
         interval=Interval(low=low, high=high),
         share_above_zero=float(np.mean(differences > 0)),
-        repeats=repeats,
     )
 
 

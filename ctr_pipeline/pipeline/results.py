@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ctr_pipeline.reporting.data import PlanRow
+
 
 _SHOWN = (
     ("auc", "AUC", "{:.4f}"),
@@ -85,36 +87,6 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class PlanRow:
-    """What becomes of one column.
-
-    Attributes:
-        feature: The column.
-        column_type: How it is read, "number" or "text".
-        number: The chain that ends in a dense input, as text; empty if there is none.
-        id: The chain that ends in an embedded field, as text; empty if there is none.
-        statistics: Statistics it needs, as text.
-        num_ids: Ids of the field; None if it has none or that is not known before the analysis.
-        dimension: Length of the embedding, and 1 for the linear weight; 0 without a field.
-        max_bytes: Memory of its rows with optimizer state if every id occurs; None if unknown, 0 if
-            an earlier feature shares the rows.
-        reason: Who decided the chains, as text.
-        place: Where the config says so, by key where several entries do, and what that wins over.
-    """
-
-    feature: str
-    column_type: str
-    number: str
-    id: str
-    statistics: str
-    num_ids: int | None
-    dimension: int
-    max_bytes: int | None
-    reason: str
-    place: str = ""
-
-
-@dataclass(frozen=True)
 class CheckResult:
     """The resolved plan.
 
@@ -131,7 +103,7 @@ class CheckResult:
             None in local mode.
     """
 
-    rows: tuple[PlanRow, ...]
+    rows: "tuple[PlanRow, ...]"
     left_out: tuple[tuple[str, str], ...]
     exact: bool
     num_fields: int

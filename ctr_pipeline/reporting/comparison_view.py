@@ -7,13 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.charts import Series, calibration_overlay, line_chart, roc_chart
 from ctr_pipeline.reporting.data import (
     ComparedRun,
     ComparisonData,
-    HistoryRow,
-    MetricDifference,
 )
 from ctr_pipeline.reporting.findings import Finding
 from ctr_pipeline.reporting.formats import (
@@ -25,6 +24,7 @@ from ctr_pipeline.reporting.formats import (
 )
 from ctr_pipeline.reporting.headline import Card
 from ctr_pipeline.reporting.table_pages import moment_text
+from ctr_pipeline.training.history import EpochRecord
 
 MAX_DRAWN = 8
 """Runs with a colour of their own; later ones stand in the tables alone."""
@@ -134,14 +134,14 @@ def _counted(count: int | None) -> str:
     return "–" if count is None else count_text(count)
 
 
-def _ahead(run: ComparedRun, difference: MetricDifference | None, place: int) -> tuple[str, str]:
+def _ahead(run: ComparedRun, difference: PairedDifference | None, place: int) -> tuple[str, str]:
     """The cell of a difference: its text and its tone."""
     if difference is not None:
         return difference_text(difference), difference.verdict
     return ("" if place == 0 else "not compared" if run.not_compared else "–"), "open"
 
 
-def difference_text(difference: MetricDifference) -> str:
+def difference_text(difference: PairedDifference) -> str:
     """Such as `+0.0021 [+0.0010, +0.0032]`."""
     interval = difference.interval
     return (
@@ -248,16 +248,15 @@ def _calibration(drawn: Sequence[tuple[str, ComparedRun]]) -> Markup | None:
 def _learning_chart(
     drawn: Sequence[tuple[str, ComparedRun]],
     metric: str,
-    value_of: Callable[[HistoryRow], float | None],
+    value_of: Callable[[EpochRecord], float],
 ) -> Markup | None:
-    """A metric of the validation rows by epoch; None if no run measured it."""
+    """A metric of the validation rows by epoch; None if no run was validated."""
     series = []
     for css, run in drawn:
         name = shorten(run.name, _NAME_LENGTH)
         points = [
-            (float(row.epoch), value, f"{name}, epoch {row.epoch}: {value:.4f}")
+            (row.epoch + 1.0, value_of(row), f"{name}, epoch {row.epoch + 1}: {value_of(row):.4f}")
             for row in run.history
-            if (value := value_of(row)) is not None
         ]
         if points:
             series.append(Series(css, points, markers=True))

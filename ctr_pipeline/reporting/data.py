@@ -1,11 +1,13 @@
 """What a report shows, gathered by the pipeline; plain facts, no layout."""
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from ctr_pipeline.dataset.bad_rows import BadRows
+from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
@@ -13,6 +15,7 @@ from ctr_pipeline.evaluation.ranking import RocPoint
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import RowsDrift, Statistics
+from ctr_pipeline.training.history import EpochRecord
 from ctr_pipeline.training.profile import TrainingProfile
 
 
@@ -33,29 +36,8 @@ class SplitSummary(_Frozen):
     last_time: str | None = None
 
 
-class HistoryRow(_Frozen):
-    """One line of `history.csv`; what was not measured at that point is None.
-
-    Attributes:
-        epoch: Counted from 1.
-        step: Steps since the start of training.
-        training_loss: Mean loss since the line before, nats a row.
-        valid_logloss: Logloss of all validation rows.
-        valid_auc: AUC of all validation rows.
-        learning_rate: Learning rate of the dense optimizer.
-        seconds: Since the start of training.
-    """
-
-    epoch: int
-    step: int
-    training_loss: float | None = None
-    valid_logloss: float | None = None
-    valid_auc: float | None = None
-    learning_rate: float | None = None
-    seconds: float | None = None
-
-
-class PlanRow(_Frozen):
+@dataclass(frozen=True)
+class PlanRow:
     """What becomes of one column.
 
     Attributes:
@@ -63,27 +45,30 @@ class PlanRow(_Frozen):
         column_type: How it is read.
         number: The chain that ends in a dense input, as text; None if there is none.
         id: The chain that ends in an embedded field, as text; None if there is none.
-        statistics_used: Names of the statistics the chains need.
+        statistics: Names of the statistics that the chains need.
         vocabulary_size: Values kept; None without a vocabulary.
-        num_ids: Rows the embedding may have; None without an embedded field.
-        dimension: Length of the embedding.
-        num_bytes: Memory of all `num_ids` embedding rows, values alone.
-        reason: Who decided, and why.
-        suspicion: What the column alone says of the label that is hardly known before a click, as
-            the end of a sentence that begins with its name; None if nothing.
-        sensitive: No value of this column is shown.
+        num_ids: Ids of the field; None if it has none or that is not known before the analysis.
+        dimension: Length of the embedding; None without a field.
+        max_bytes: Memory of its embedding rows with optimizer state if every id occurs; None if
+            unknown, 0 if an earlier feature shares the rows.
+        reason: Who decided on the chains, and why.
+        place: Where the config decides it; by key where several entries do.
+        suspicion: Why the column may hold what is known only after the click, as the end of a
+            sentence that begins with its name; None if nothing speaks for that.
+        sensitive: Whether the values of this column must not be shown.
     """
 
     feature: str
     column_type: ColumnType
     number: str | None = None
     id: str | None = None
-    statistics_used: tuple[str, ...] = ()
+    statistics: tuple[str, ...] = ()
     vocabulary_size: int | None = None
     num_ids: int | None = None
     dimension: int | None = None
-    num_bytes: int | None = None
+    max_bytes: int | None = None
     reason: str = ""
+    place: str = ""
     suspicion: str | None = None
     sensitive: bool = False
 
@@ -187,7 +172,8 @@ class ReportData(_Frozen):
         test: Metrics of the test rows; None if there are none.
         valid: Metrics of the validation rows; None if there are none.
         splits: In the order train, valid, test.
-        history: Learning curves, ascending by step.
+        history: Epochs, in their order.
+        learning_rate: Learning rate of the dense optimizer, without the schedule's factor.
         best_step: Step of the checkpoint that was kept.
         statistics: Statistics of the training rows.
         plan: One row per feature, in the order of the config.
@@ -219,7 +205,8 @@ class ReportData(_Frozen):
     test: EvaluationResult | None = None
     valid: EvaluationResult | None = None
     splits: tuple[SplitSummary, ...] = ()
-    history: tuple[HistoryRow, ...] = ()
+    history: tuple[EpochRecord, ...] = ()
+    learning_rate: float | None = None
     best_step: int | None = None
     statistics: Statistics | None = None
     plan: tuple[PlanRow, ...] = ()
@@ -297,7 +284,7 @@ class DriftData(_Frozen):
 
 
 class HeldOutFigures(_Frozen):
-    """What a run measured on one set of rows, as in its `metrics.json`.
+    """Metrics of one set of rows, as `metrics.json` has them beside others.
 
     Attributes:
         num_rows: Rows measured.
@@ -305,8 +292,10 @@ class HeldOutFigures(_Frozen):
         auc: Exact.
         logloss: Nats a row.
         calibration: Sum of predictions over sum of labels.
-        calibration_interval: Its 95 % interval.
+        calibration_interval: Its 95 % interval; also read from a list of its ends.
     """
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     num_rows: int
     num_positive: int
@@ -315,29 +304,12 @@ class HeldOutFigures(_Frozen):
     calibration: float
     calibration_interval: Interval
 
-
-class MetricDifference(_Frozen):
-    """A metric of a run minus that of the first one, on the same rows.
-
-    Attributes:
-        metric: Which; more AUC is better, less logloss is.
-        difference: On the rows as they are.
-        interval: 95 % interval of the paired bootstrap over rows.
-        share_above_zero: Share of repeats whose difference is above 0.
-    """
-
-    metric: Literal["auc", "logloss"]
-    difference: float
-    interval: Interval
-    share_above_zero: float
-
-    @property
-    def verdict(self) -> Literal["ahead", "behind", "open"]:
-        """Whether the run is better than the first; `open`: sampling may explain all of it."""
-        low, high = self.interval.low, self.interval.high
-        if self.metric == "logloss":
-            low, high = -high, -low
-        return "ahead" if low > 0 else "behind" if high < 0 else "open"
+    @field_validator("calibration_interval", mode="before")
+    @classmethod
+    def _from_ends(cls, value: Any) -> Any:
+        if isinstance(value, list) and len(value) == 2:
+            return {"low": value[0], "high": value[1]}
+        return value
 
 
 class ComparedRun(_Frozen):
@@ -349,7 +321,7 @@ class ComparedRun(_Frozen):
         model: Name of the architecture, as in the config.
         test: Metrics of its test rows; None if it has none.
         valid: Metrics of its validation rows; None if it has none.
-        history: Its learning curve, ascending by step.
+        history: Its epochs, in their order.
         num_training_rows: Rows of its training split, and of validation if it was refitted.
         num_epochs: Passes over them.
         best_epoch: Which was kept; counts from 1.
@@ -370,7 +342,7 @@ class ComparedRun(_Frozen):
     model: str
     test: HeldOutFigures | None = None
     valid: HeldOutFigures | None = None
-    history: tuple[HistoryRow, ...] = ()
+    history: tuple[EpochRecord, ...] = ()
     num_training_rows: int | None = None
     num_epochs: int | None = None
     best_epoch: int | None = None
@@ -378,8 +350,8 @@ class ComparedRun(_Frozen):
     num_dense_parameters: int | None = None
     num_embedding_rows: int | None = None
     not_compared: str | None = None
-    auc_difference: MetricDifference | None = None
-    logloss_difference: MetricDifference | None = None
+    auc_difference: PairedDifference | None = None
+    logloss_difference: PairedDifference | None = None
     roc: tuple[RocPoint, ...] = ()
     calibration_bins: tuple[CalibrationBin, ...] = ()
 

@@ -143,11 +143,10 @@ def _most_telling(data: ReportData) -> str | None:
 
 
 def _on_training(data: ReportData) -> list[Finding]:
-    measured = [row for row in data.history if row.valid_logloss is not None]
-    if len(measured) < 2:
+    if len(data.history) < 2:
         return []
-    best = min(measured, key=lambda row: row.valid_logloss or 0.0)
-    if best.step == measured[-1].step:
+    best = min(data.history, key=lambda row: row.valid_logloss)
+    if best.step == data.history[-1].step:
         return [
             Finding("note", "The last validation was the best: more epochs may improve the model.")
         ]

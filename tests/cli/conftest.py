@@ -7,7 +7,9 @@ import pytest
 
 from ctr_pipeline.apps.tune.proposals import TrialRecord
 from ctr_pipeline.apps.tune.search import TuneResult
-from ctr_pipeline.pipeline.results import CheckResult, PlanRow, PredictResult, RunResult
+from ctr_pipeline.pipeline.results import CheckResult, PredictResult, RunResult
+from ctr_pipeline.reporting.data import PlanRow
+from ctr_pipeline.specs.columns import ColumnType
 
 
 class FakePipeline:
@@ -27,8 +29,17 @@ class FakePipeline:
         )
         self.plan = CheckResult(
             rows=(
-                PlanRow("I1", "number", "log > standardize", "", "mean", None, 0, None, "config"),
-                PlanRow("C1", "text", "", "vocabulary", "counts", 1234, 9, 98_720, "config"),
+                PlanRow("I1", ColumnType.NUMBER, number="log > standardize", statistics=("mean",)),
+                PlanRow(
+                    "C1",
+                    ColumnType.TEXT,
+                    id="vocabulary",
+                    statistics=("counts",),
+                    num_ids=1234,
+                    dimension=9,
+                    max_bytes=98_720,
+                    reason="config",
+                ),
             ),
             left_out=(("C2", "one value only"),),
             exact=False,

@@ -78,7 +78,7 @@ def test_one_row_a_feature_with_memory():
     assert (hashed.num_ids, hashed.dimension) == (10, 4)
     # A row holds the linear weight with its slots and the vector with its slots.
     assert hashed.max_bytes >= 10 * 4 * (1 + 1 + 3 * 4)
-    assert (number.num_ids, number.dimension, number.max_bytes) == (None, 0, None)
+    assert (number.num_ids, number.dimension, number.max_bytes) == (None, None, None)
     assert number.number == "log"
     assert hashed.reason == "as the config says"
 

@@ -8,7 +8,6 @@ from ctr_pipeline.dataset.bad_rows import BadRow, BadRows
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
 from ctr_pipeline.reporting.data import (
-    HistoryRow,
     JobSummary,
     LeftOutColumn,
     MemberUse,
@@ -32,6 +31,7 @@ from ctr_pipeline.statistics import (
     ValueCount,
     VocabularyStatistics,
 )
+from ctr_pipeline.training.history import EpochRecord
 from ctr_pipeline.training.profile import Stage, StageTime, TrainingProfile
 
 TRAINING_PROFILE = TrainingProfile(
@@ -233,30 +233,21 @@ def drift_of(columns, random, *, worst=0.42):
     )
 
 
-def history(num_epochs=4, per_epoch=12):
-    rows = []
-    step = 0
-    for epoch in range(1, num_epochs + 1):
-        for part in range(1, per_epoch + 1):
-            step += 13
-            at = epoch - 1 + part / per_epoch
-            last = part == per_epoch
-            rows.append(
-                HistoryRow(
-                    epoch=epoch,
-                    step=step,
-                    training_loss=0.445 + 0.12 * np.exp(-1.4 * at) + 0.004 * np.sin(9 * step),
-                    valid_logloss=0.4712 + 0.02 * np.exp(-1.6 * at) + 0.0015 * max(0, at - 3)
-                    if last
-                    else None,
-                    valid_auc=0.765 - 0.02 * np.exp(-1.4 * at) - 0.001 * max(0, at - 3)
-                    if last
-                    else None,
-                    learning_rate=0.001,
-                    seconds=2.3 * at,
-                )
-            )
-    return tuple(rows)
+def history(num_epochs=4):
+    return tuple(
+        EpochRecord(
+            epoch=epoch,
+            step=156 * (epoch + 1),
+            train_logloss=0.445 + 0.12 * np.exp(-1.4 * (epoch + 1)),
+            valid_logloss=0.4712 + 0.02 * np.exp(-1.6 * (epoch + 1)) + 0.0015 * max(0, epoch - 2),
+            valid_auc=0.765 - 0.02 * np.exp(-1.4 * (epoch + 1)) - 0.001 * max(0, epoch - 2),
+            valid_calibration=1.01,
+            learning_rate_factor=1.0,
+            num_rows=160_000,
+            seconds=2.3,
+        )
+        for epoch in range(num_epochs)
+    )
 
 
 def parity_proof(num_rows, difference, *, tolerance=1e-5):
@@ -291,10 +282,10 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
             column_type="number",
             number="log → standardize",
             id="log → bucketize(quantiles=30)",
-            statistics_used=("mean of log", "standard deviation of log", "30-quantiles"),
+            statistics=("mean of log", "standard deviation of log", "30-quantiles"),
             num_ids=int(random.integers(8, 31)),
             dimension=16,
-            num_bytes=30 * 17 * 4,
+            max_bytes=30 * 17 * 4,
             reason="config, entry 1: I1..I13",
         )
         for name in numbers
@@ -304,11 +295,11 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
             feature=name,
             column_type="text",
             id="vocabulary(min_count=2)",
-            statistics_used=("vocabulary",),
+            statistics=("vocabulary",),
             vocabulary_size=columns[name].num_distinct,
             num_ids=columns[name].num_distinct + 2,
             dimension=16,
-            num_bytes=(columns[name].num_distinct + 2) * 17 * 4,
+            max_bytes=(columns[name].num_distinct + 2) * 17 * 4,
             reason="automatic: text with many distinct values, so frequent ones get their own id",
             sensitive=name == "C9",
         )
@@ -328,6 +319,7 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
             SplitSummary(name="test", num_rows=20_000, label_rate=0.2533),
         ),
         "history": history(),
+        "learning_rate": 0.001,
         "best_step": 468,
         "statistics": Statistics(
             fingerprint="0",

@@ -6,6 +6,7 @@ import pytest
 from fake_report import evaluation, history
 from test_render import HOSTILE, Page, assert_well_formed
 
+from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.reporting.charts import calibration_chart, calibration_overlay
 from ctr_pipeline.reporting.comparison_view import (
@@ -20,7 +21,6 @@ from ctr_pipeline.reporting.data import (
     ComparisonData,
     ConfigDifference,
     HeldOutFigures,
-    MetricDifference,
 )
 from ctr_pipeline.reporting.render import render_comparison
 
@@ -28,7 +28,7 @@ MEASURED = evaluation(1, num_rows=2000)
 
 
 def difference(low, high, metric="auc"):
-    return MetricDifference(
+    return PairedDifference(
         metric=metric,
         difference=(low + high) / 2,
         interval=Interval(low=low, high=high),

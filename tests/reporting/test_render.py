@@ -11,7 +11,6 @@ from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.reporting.data import (
     EnsembleMember,
-    HistoryRow,
     LeftOutColumn,
     PlanRow,
     StageTiming,
@@ -165,7 +164,7 @@ def hostile_report(**changes):
     columns, plan = {}, []
     for index, name in enumerate(HOSTILE):
         plan.append(
-            PlanRow(feature=name, column_type="text", id=name, reason=name, statistics_used=(name,))
+            PlanRow(feature=name, column_type="text", id=name, reason=name, statistics=(name,))
         )
         columns[name] = ColumnStatistics(
             column=name,
@@ -350,8 +349,8 @@ def test_a_report_with_nothing_optional_still_renders():
         {"test": None},
         {"valid": None},
         {"statistics": None},
-        {"history": (HistoryRow(epoch=1, step=1, valid_logloss=0.5),), "best_step": 1},
-        {"history": history(30, 200), "best_step": 78_000},
+        {"history": history(1), "best_step": 156},
+        {"history": history(600), "best_step": 78_000},
     ],
     ids=["no test", "no validation", "no statistics", "one validation", "long history"],
 )
@@ -372,11 +371,13 @@ def test_columns_without_any_value_render():
     assert "Missing in more than 99 % of rows: I1." in page.text
 
 
-def test_learning_curves_count_epochs_where_each_has_one_row():
-    by_epoch = history(4, 1)
+def test_learning_curves_count_epochs_from_one_and_mark_the_one_that_was_kept():
+    by_epoch = history(4)
     html = render_report(lifelike_report(1, 1, history=by_epoch, best_step=by_epoch[2].step))
     assert "Validation AUC by epoch" in html
-    assert "Validation AUC by step" in render_report(lifelike_report(1, 1))
+    kept = re.search(r'<tr class="best"><td class="n">(\d)</td>', html)
+    assert kept.group(1) == "3"
+    assert f"epoch 3: validation {by_epoch[2].valid_logloss:.4f}" in html
 
 
 def test_histograms_of_single_values_name_each_value():

@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.features import FeatureSpec, SequenceSpec
 from ctr_pipeline.pipeline.model.embedding_rows import field_dims, row_layout, segment_specs
-from ctr_pipeline.pipeline.results import PlanRow
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.reporting.data import PlanRow
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.statistics import Statistics
 from ctr_pipeline.transforms.base import Transform
 from ctr_pipeline.transforms.bucketize import Bucketize
 from ctr_pipeline.transforms.count_encode import CountEncode
@@ -20,18 +22,22 @@ from ctr_pipeline.transforms.normalize import Normalize
 from ctr_pipeline.transforms.round_identity import RoundIdentity
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.target_encode import TargetEncode
-from ctr_pipeline.transforms.vocabulary import Vocabulary
+from ctr_pipeline.transforms.vocabulary import Vocabulary, VocabularyStep
 
 
 def describe_plan(
-    config: Config, features: Sequence[FeatureSpec], plan: PreprocessingPlan | None
+    config: Config,
+    features: Sequence[FeatureSpec],
+    plan: PreprocessingPlan | None,
+    statistics: Statistics | None = None,
 ) -> tuple[PlanRow, ...]:
-    """One row a feature.
+    """Describes what becomes of each feature.
 
     Args:
         config: The config.
-        features: In their order.
+        features: One row each, in this order.
         plan: Fitted transforms, which know the number of ids; None before the analysis.
+        statistics: Of the training rows; None before the analysis.
     """
     if plan is None:
         layout = plan_layout(segment_specs(config.model, config.train))
@@ -59,17 +65,34 @@ def describe_plan(
         rows.append(
             PlanRow(
                 feature=feature.column,
-                column_type=feature.column_type.value,
-                number=_number_text(feature),
-                id=_id_text(feature),
-                statistics=", ".join(statistics_used(feature)),
+                column_type=feature.column_type,
+                number=_number_text(feature) or None,
+                id=_id_text(feature) or None,
+                statistics=tuple(statistics_used(feature)),
+                vocabulary_size=None if plan is None else _vocabulary_size(plan, feature.column),
                 num_ids=num_ids,
-                dimension=dims.get(feature.column, config.model.embedding_dim) if has_field else 0,
+                dimension=dims.get(feature.column, config.model.embedding_dim)
+                if has_field
+                else None,
                 max_bytes=0 if is_counted_elsewhere else max_bytes,
                 reason=feature.reason,
+                suspicion=_suspicion(statistics, feature.column),
+                sensitive=feature.sensitive,
             )
         )
     return tuple(rows)
+
+
+def _suspicion(statistics: Statistics | None, feature: str) -> str | None:
+    column = None if statistics is None else statistics.columns.get(feature)
+    if statistics is None or column is None:
+        return None
+    return describe_suspicion(column, statistics.label_rate)
+
+
+def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
+    steps = [field.step for field in plan.fields if field.column == feature]
+    return next((step.size for step in steps if isinstance(step, VocabularyStep)), None)
 
 
 def _longest_vectors(config: Config, plan: PreprocessingPlan) -> dict[str, int]:

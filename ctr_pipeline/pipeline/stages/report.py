@@ -17,11 +17,10 @@ from ctr_pipeline.pipeline.model.trained_model import RowCounts, TrainedModel
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import Session
 from ctr_pipeline.pipeline.stages.analyze import Analysis
+from ctr_pipeline.pipeline.stages.plan_view import describe_plan
 from ctr_pipeline.pipeline.stages.report_facts import (
     save_facts,
     session_notes,
-    shown_history,
-    shown_plan,
     shown_splits,
 )
 from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
@@ -63,10 +62,11 @@ def run_report(
             test=results.get("test"),
             valid=results.get("valid"),
             splits=shown_splits(analysis.ingested),
-            history=shown_history(model.state.history, config.train.optimizer.learning_rate),
+            history=tuple(model.state.history),
+            learning_rate=config.train.optimizer.learning_rate,
             best_step=model.state.best_step,
             statistics=analysis.statistics,
-            plan=shown_plan(config, analysis.features, model.plan, analysis.statistics),
+            plan=describe_plan(config, analysis.features, model.plan, analysis.statistics),
             left_out=tuple(
                 page.LeftOutColumn(column=decision.column, reason=decision.reason)
                 for decision in analysis.left_out

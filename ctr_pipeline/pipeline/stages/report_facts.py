@@ -9,23 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ctr_pipeline import durable
-from ctr_pipeline.analysis.leaks import describe_suspicion
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.errors import RunFolderError
-from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, Session, load_sessions, total_seconds
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
-from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
+from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.render import render_report
 from ctr_pipeline.statistics import Statistics, load_statistics
-from ctr_pipeline.training.history import EpochRecord, load_history
-from ctr_pipeline.transforms.vocabulary import VocabularyStep
+from ctr_pipeline.training.history import load_history
 
 _MISSING = "test metrics, importance, the export and its proof"
 
@@ -88,9 +85,8 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
         run_folder=str(run.path),
         config_yaml=run.config.read_text(encoding="utf-8"),
         splits=() if ingested is None else shown_splits(ingested),
-        history=()
-        if not trained
-        else shown_history(load_history(trained[0].history), config.train.optimizer.learning_rate),
+        history=tuple(load_history(trained[0].history)) if trained else (),
+        learning_rate=config.train.optimizer.learning_rate,
         statistics=statistics,
         plan=_load_plan(run, config, statistics),
         bad_rows=BadRows() if ingested is None else ingested.bad_rows,
@@ -122,7 +118,7 @@ def _load_plan(
     if not (run.features.exists() and run.preprocessing.exists()):
         return ()
     features, plan = load_features(run.features), load_plan(run.preprocessing)
-    return shown_plan(config, features, plan, statistics)
+    return describe_plan(config, features, plan, statistics)
 
 
 def shown_splits(ingested: IngestedRows) -> tuple[page.SplitSummary, ...]:
@@ -137,66 +133,6 @@ def shown_splits(ingested: IngestedRows) -> tuple[page.SplitSummary, ...]:
         )
         for name, split in ingested.splits.items()
     )
-
-
-def shown_plan(
-    config: Config,
-    features: Sequence[FeatureSpec],
-    plan: PreprocessingPlan,
-    statistics: Statistics | None,
-) -> tuple[page.PlanRow, ...]:
-    """What becomes of each column, as pages show it."""
-    sensitive = {feature.column for feature in features if feature.sensitive}
-    return tuple(
-        page.PlanRow(
-            feature=row.feature,
-            column_type=row.column_type,
-            number=row.number or None,
-            id=row.id or None,
-            statistics_used=tuple(row.statistics.split(", ")) if row.statistics else (),
-            vocabulary_size=_vocabulary_size(plan, row.feature),
-            num_ids=row.num_ids,
-            dimension=row.dimension or None,
-            num_bytes=row.max_bytes,
-            reason=row.reason,
-            suspicion=_suspicion(statistics, row.feature),
-            sensitive=row.feature in sensitive,
-        )
-        for row in describe_plan(config, features, plan)
-    )
-
-
-def _suspicion(statistics: Statistics | None, feature: str) -> str | None:
-    column = None if statistics is None else statistics.columns.get(feature)
-    if statistics is None or column is None:
-        return None
-    return describe_suspicion(column, statistics.label_rate)
-
-
-def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
-    steps = [field.step for field in plan.fields if field.column == feature]
-    return next((step.size for step in steps if isinstance(step, VocabularyStep)), None)
-
-
-def shown_history(
-    history: Sequence[EpochRecord], learning_rate: float
-) -> tuple[page.HistoryRow, ...]:
-    """Learning curves as pages show them."""
-    rows, seconds = [], 0.0
-    for record in history:
-        seconds += record.seconds
-        rows.append(
-            page.HistoryRow(
-                epoch=record.epoch + 1,
-                step=record.step,
-                training_loss=record.train_logloss,
-                valid_logloss=record.valid_logloss,
-                valid_auc=record.valid_auc,
-                learning_rate=learning_rate * record.learning_rate_factor,
-                seconds=seconds,
-            )
-        )
-    return tuple(rows)
 
 
 def session_notes(sessions: Sequence[Session]) -> tuple[str, ...]:

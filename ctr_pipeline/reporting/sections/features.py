@@ -346,8 +346,8 @@ def _number_facts(column: ColumnStatistics) -> list[tuple[str, str]]:
 
 def _plan_facts(row: PlanRow, vocabulary: VocabularyStatistics | None) -> list[tuple[str, str]]:
     facts: list[tuple[str, str]] = []
-    if row.statistics_used:
-        facts.append(("Statistics used", shorten(", ".join(row.statistics_used), 200)))
+    if row.statistics:
+        facts.append(("Statistics used", shorten(", ".join(row.statistics), 200)))
     if row.vocabulary_size is not None:
         facts.append(("Vocabulary", f"{count_text(row.vocabulary_size)} values"))
     if vocabulary is not None and vocabulary.num_excluded_values:
@@ -362,6 +362,6 @@ def _plan_facts(row: PlanRow, vocabulary: VocabularyStatistics | None) -> list[t
         facts.append(("Ids", count_text(row.num_ids)))
     if row.dimension is not None:
         facts.append(("Embedding length", str(row.dimension)))
-    if row.num_bytes is not None:
-        facts.append(("Embedding memory", bytes_text(row.num_bytes)))
+    if row.max_bytes is not None:
+        facts.append(("Embedding memory", bytes_text(row.max_bytes)))
     return facts
