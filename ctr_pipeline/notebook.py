@@ -10,7 +10,7 @@ from ctr_pipeline.config.label_values import LabelValues, as_written
 from ctr_pipeline.config.loader import LoadedConfig, config_from_mapping, load_config
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.errors import DataError, RunFolderError
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.results import RunResult, headline, metrics_html
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import Progress, SilentProgress

@@ -16,7 +16,8 @@ from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.config.key_facts import field_at
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import Config, OptimizerConfig
-from ctr_pipeline.models.registry import MODELS, check_model
+from ctr_pipeline.models.checking import check_model
+from ctr_pipeline.specs.model_kinds import MODELS
 from tests.paper_snippets import ROOT, blocks, commands, inline_code, papers, text_of
 
 PAPERS = papers()

@@ -26,11 +26,11 @@ from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.times import find_unordered_time
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.stages.columns import no_feature
 from ctr_pipeline.pipeline.stages.labels import choose_label_values, find_label, label_rate_of
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.transforms.base import Transform
 from ctr_pipeline.transforms.datetime import Datetime
 

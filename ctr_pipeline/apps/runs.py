@@ -17,7 +17,7 @@ from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.config.yaml_source import parse_yaml
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.sessions import FINISHED, Session, decide_alive, load_sessions
+from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, decide_alive, load_sessions
 from ctr_pipeline.training.history import EpochRecord, load_history
 
 _AT_AN_END = frozenset({"finished", "trained", "prepared", "not trained"})
@@ -52,7 +52,7 @@ class ListedRun:
     when: datetime | None
 
 
-def decide_state(sessions: Sequence[Session], *, alive: bool | None, is_finished: bool) -> str:
+def decide_state(sessions: Sequence[RunSession], *, alive: bool | None, is_finished: bool) -> str:
     """How a run stands, in a word.
 
     Args:
@@ -72,7 +72,7 @@ def decide_state(sessions: Sequence[Session], *, alive: bool | None, is_finished
     return last.ended or {True: "running", False: "killed", None: "silent"}[alive]
 
 
-def format_state(state: str, sessions: Sequence[Session]) -> str:
+def format_state(state: str, sessions: Sequence[RunSession]) -> str:
     """The word, with the stage of a run that has not come to its end."""
     stage = sessions[-1].stage if sessions else ""
     return f"{state}: {stage}" if stage and state not in _AT_AN_END else state
@@ -97,13 +97,13 @@ class RunStatus:
     name: str | None
     state: str
     alive: bool | None
-    sessions: tuple[Session, ...]
+    sessions: tuple[RunSession, ...]
     epochs: int | None
     history: tuple[EpochRecord, ...]
     resume: str | None
 
     @property
-    def last(self) -> Session | None:
+    def last(self) -> RunSession | None:
         """The session that works on the run, or did last."""
         return self.sessions[-1] if self.sessions else None
 
@@ -147,7 +147,7 @@ def _resume_command(command: str, config: str) -> str:
     return shlex.join(["ctrpipe", verb, config, *options, "--resume"])
 
 
-def _is_alive(run: RunFolder, sessions: Sequence[Session]) -> bool | None:
+def _is_alive(run: RunFolder, sessions: Sequence[RunSession]) -> bool | None:
     if not sessions:
         return False
     return decide_alive(

@@ -19,10 +19,10 @@ def doctor(session: CommandSession) -> None:
     from dataclasses import asdict
 
     from ctr_pipeline.cli.machine_checks import Verdict, check_machine
-    from ctr_pipeline.cli.tables import print_findings
+    from ctr_pipeline.cli.tables import print_checks
 
-    findings = check_machine(session.progress)
-    failed = any(finding.verdict is Verdict.FAILS for finding in findings)
-    payload = {"works": not failed, "findings": [asdict(finding) for finding in findings]}
-    session.show(payload, lambda: print_findings(findings))
+    checks = check_machine(session.progress)
+    failed = any(check.verdict is Verdict.FAILS for check in checks)
+    payload = {"works": not failed, "checks": [asdict(check) for check in checks]}
+    session.show(payload, lambda: print_checks(checks))
     raise typer.Exit(1 if failed else 0)

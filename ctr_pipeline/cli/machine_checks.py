@@ -42,7 +42,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """The result of one check.
 
     Attributes:
@@ -55,11 +55,11 @@ class Finding:
     remedy: str = ""
 
 
-def check_machine(progress: Progress) -> list[Finding]:
+def check_machine(progress: Progress) -> list[Check]:
     """Checks everything that a run needs; changes nothing but small files in caches."""
     folder = Path.cwd()
     limit = cgroup_memory_limit()
-    findings = [
+    checks = [
         judge_python(sys.version_info[:2], platform.python_version()),
         judge_packages(_probe_packages()),
         judge_cores(affinity_cores(), cgroup_quota()),
@@ -70,62 +70,62 @@ def check_machine(progress: Progress) -> list[Finding]:
         judge_processor(processor_flags()),
     ]
     with progress.task("MaxCompute", total=None):
-        findings.append(_probe_maxcompute())
+        checks.append(_probe_maxcompute())
     with progress.task("Numba", total=None):
-        findings.append(_probe_numba())
+        checks.append(_probe_numba())
     with progress.task("TensorFlow", total=None):
-        findings.append(_probe_tensorflow())
-    return findings
+        checks.append(_probe_tensorflow())
+    return checks
 
 
-def judge_python(version: tuple[int, ...], text: str) -> Finding:
+def judge_python(version: tuple[int, ...], text: str) -> Check:
     """Python 3.11 and 3.12 are supported."""
     if (3, 11) <= version < (3, 13):
-        return Finding("Python", Verdict.WORKS, text)
-    return Finding("Python", Verdict.FAILS, text, "Install Python 3.11 or 3.12")
+        return Check("Python", Verdict.WORKS, text)
+    return Check("Python", Verdict.FAILS, text, "Install Python 3.11 or 3.12")
 
 
-def judge_packages(versions: Mapping[str, str | None]) -> Finding:
+def judge_packages(versions: Mapping[str, str | None]) -> Check:
     """Every package that a run imports must be installed."""
     absent = [name for name, version in versions.items() if version is None]
     if absent:
         remedy = f"Run: pip install {' '.join(absent)}"
-        return Finding("packages", Verdict.FAILS, f"missing: {', '.join(absent)}", remedy)
+        return Check("packages", Verdict.FAILS, f"missing: {', '.join(absent)}", remedy)
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return Finding("packages", Verdict.WORKS, found)
+    return Check("packages", Verdict.WORKS, found)
 
 
-def judge_cores(available: int, quota: float | None) -> Finding:
+def judge_cores(available: int, quota: float | None) -> Check:
     """Two cores or more are good; a container may have a quota."""
     usable = available if quota is None else min(float(available), quota)
     found = f"{available}" + ("" if quota is None else f", the container may use {quota:g}")
     if usable < 2:
         remedy = "Give it two cores: input and training then overlap"
-        return Finding("cores", Verdict.SLOW, found, remedy)
+        return Check("cores", Verdict.SLOW, found, remedy)
     found += f"; threads by default: {decide_cores(available, quota)}"
-    return Finding("cores", Verdict.WORKS, found)
+    return Check("cores", Verdict.WORKS, found)
 
 
-def judge_memory(available: int, limit: int | None) -> Finding:
+def judge_memory(available: int, limit: int | None) -> Check:
     """Memory that is free, and the container's limit if it has one."""
     usable = available if limit is None else min(available, limit)
     found = f"{available / 1e9:.1f} GB free"
     found += "" if limit is None else f", the container may use {limit / 1e9:.1f} GB"
     if usable < MIN_MEMORY_BYTES:
         remedy = "Free 2 GB, or lower runtime.memory_limit_gb and model.embedding_dim"
-        return Finding("memory", Verdict.SLOW, found, remedy)
-    return Finding("memory", Verdict.WORKS, found)
+        return Check("memory", Verdict.SLOW, found, remedy)
+    return Check("memory", Verdict.WORKS, found)
 
 
-def judge_disk(folder: Path, free: int) -> Finding:
+def judge_disk(folder: Path, free: int) -> Check:
     """Room for a run folder."""
     found = f"{free / 1e9:.1f} GB free in {folder}"
     if free < MIN_DISK_BYTES:
-        return Finding("disk", Verdict.SLOW, found, "Free 2 GB, or put 'output' on another disk")
-    return Finding("disk", Verdict.WORKS, found)
+        return Check("disk", Verdict.SLOW, found, "Free 2 GB, or put 'output' on another disk")
+    return Check("disk", Verdict.WORKS, found)
 
 
-def judge_maxcompute(is_set_up: bool, missing: Sequence[str], failure: str | None) -> Finding:
+def judge_maxcompute(is_set_up: bool, missing: Sequence[str], failure: str | None) -> Check:
     """MaxCompute need not be set up; if it is, its service must answer.
 
     Args:
@@ -134,36 +134,36 @@ def judge_maxcompute(is_set_up: bool, missing: Sequence[str], failure: str | Non
         failure: Why the service could not be used; None if it answered.
     """
     if not is_set_up:
-        return Finding("MaxCompute", Verdict.WORKS, "not set up; needed for odps:// tables only")
+        return Check("MaxCompute", Verdict.WORKS, "not set up; needed for odps:// tables only")
     if missing:
         found = f"missing: {', '.join(missing)}"
-        return Finding("MaxCompute", Verdict.FAILS, found, "Set them in the environment")
+        return Check("MaxCompute", Verdict.FAILS, found, "Set them in the environment")
     if failure is not None:
-        return Finding("MaxCompute", Verdict.FAILS, failure, "Check the variables ODPS_*")
-    return Finding("MaxCompute", Verdict.WORKS, "the service answers and takes the credentials")
+        return Check("MaxCompute", Verdict.FAILS, failure, "Check the variables ODPS_*")
+    return Check("MaxCompute", Verdict.WORKS, "the service answers and takes the credentials")
 
 
-def judge_folder(name: str, folder: Path) -> Finding:
+def judge_folder(name: str, folder: Path) -> Check:
     """Files can be created in `folder`."""
     try:
         with tempfile.TemporaryFile(dir=folder):
-            return Finding(name, Verdict.WORKS, f"{folder} can be written")
+            return Check(name, Verdict.WORKS, f"{folder} can be written")
     except OSError as error:
         found = f"{folder}: {error.strerror}"
-        return Finding(name, Verdict.FAILS, found, "Change to a folder that can be written")
+        return Check(name, Verdict.FAILS, found, "Change to a folder that can be written")
 
 
-def judge_processor(flags: frozenset[str]) -> Finding:
+def judge_processor(flags: frozenset[str]) -> Check:
     """Vector and matrix units that TensorFlow and the kernels use."""
     known = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16")
     found = ", ".join(flag for flag in known if flag in flags) or "no vector units known"
     model = platform.machine()
     if model in {"x86_64", "AMD64"} and "avx2" not in flags:
         remedy = "Expect slow training; TensorFlow needs at least AVX"
-        return Finding("processor", Verdict.SLOW, f"{model}: {found}", remedy)
+        return Check("processor", Verdict.SLOW, f"{model}: {found}", remedy)
     if multiplies_bfloat16(flags):
         found += "; train.precision: bfloat16 trains faster here"
-    return Finding("processor", Verdict.WORKS, f"{model}: {found}")
+    return Check("processor", Verdict.WORKS, f"{model}: {found}")
 
 
 def _probe_packages() -> dict[str, str | None]:
@@ -176,7 +176,7 @@ def _probe_packages() -> dict[str, str | None]:
     return versions
 
 
-def _probe_maxcompute() -> Finding:
+def _probe_maxcompute() -> Check:
     from ctr_pipeline.dataset.formats.maxcompute.client import connect, is_set_up, missing_variables
 
     missing, failure = missing_variables(), None
@@ -194,7 +194,7 @@ def _probe_memory() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _probe_numba() -> Finding:
+def _probe_numba() -> Check:
     program = (
         "import numba, numpy\n"
         "kernel = numba.njit('int64(int64[:])')(lambda values: values.sum())\n"
@@ -205,22 +205,22 @@ def _probe_numba() -> Finding:
     where = f", kernels cached in {cache}" if cache else ""
     if found is not None:
         remedy = "Reinstall it: pip install --force-reinstall numba"
-        return Finding("Numba", Verdict.FAILS, found, remedy)
-    return Finding("Numba", Verdict.WORKS, f"compiles in {seconds:.1f} s{where}")
+        return Check("Numba", Verdict.FAILS, found, remedy)
+    return Check("Numba", Verdict.WORKS, f"compiles in {seconds:.1f} s{where}")
 
 
-def _probe_tensorflow() -> Finding:
+def _probe_tensorflow() -> Check:
     program = (
         "import tensorflow as tf\nassert int(tf.reduce_sum(tf.constant([1, 2]))) == 3\nimport keras"
     )
     found, seconds = _run_python(program)
     if found is not None:
         remedy = "Reinstall it: pip install --force-reinstall tensorflow keras"
-        return Finding("TensorFlow", Verdict.FAILS, found, remedy)
+        return Check("TensorFlow", Verdict.FAILS, found, remedy)
     if seconds > 20:
         remedy = "Slow disk or busy machine; a second start is usually faster"
-        return Finding("TensorFlow", Verdict.SLOW, f"starts in {seconds:.1f} s", remedy)
-    return Finding("TensorFlow", Verdict.WORKS, f"starts in {seconds:.1f} s")
+        return Check("TensorFlow", Verdict.SLOW, f"starts in {seconds:.1f} s", remedy)
+    return Check("TensorFlow", Verdict.WORKS, f"starts in {seconds:.1f} s")
 
 
 def _run_python(program: str) -> tuple[str | None, float]:

@@ -91,7 +91,7 @@ class CommandSession:
     def load(self, path: Path, overrides: Sequence[str] | None) -> "LoadedConfig":
         """Reads the config, with all checks that need no data."""
         from ctr_pipeline.config import load_config
-        from ctr_pipeline.models.registry import check_model
+        from ctr_pipeline.models.checking import check_model
 
         loaded = load_config(
             path, overrides or (), check_model=check_model, find_header=_find_header

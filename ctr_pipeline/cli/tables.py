@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ctr_pipeline.apps.convert import ConvertResult
     from ctr_pipeline.apps.init import InitResult
     from ctr_pipeline.apps.sample import SampleSummary
-    from ctr_pipeline.cli.machine_checks import Finding
+    from ctr_pipeline.cli.machine_checks import Check
     from ctr_pipeline.pipeline.results import CheckResult, PredictResult, RunResult
     from ctr_pipeline.statistics import Statistics
 
@@ -318,16 +318,16 @@ def print_sample(summary: "SampleSummary") -> None:
     print_paths(console, {"file": Path(summary.path)})
 
 
-def print_findings(findings: Sequence["Finding"]) -> None:
+def print_checks(checks: Sequence["Check"]) -> None:
     """Prints what works on this machine."""
     colours = {"works": "green", "slow": "yellow", "fails": "red"}
     console = make_console()
-    for finding in findings:
-        colour = colours[finding.verdict.value]
+    for check in checks:
+        colour = colours[check.verdict.value]
         console.print(
-            f"[{colour}]{finding.verdict.value:<6}[/] [cyan]{finding.name:<12}[/] "
-            f"{escape(finding.found)}",
+            f"[{colour}]{check.verdict.value:<6}[/] [cyan]{check.name:<12}[/] "
+            f"{escape(check.found)}",
             soft_wrap=True,
         )
-        if finding.remedy:
-            console.print(f"{'':<19} → {escape(finding.remedy)}", soft_wrap=True)
+        if check.remedy:
+            console.print(f"{'':<19} → {escape(check.remedy)}", soft_wrap=True)

@@ -21,6 +21,7 @@ from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.launchers import LAUNCHERS
+from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.specs.section import Section
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
@@ -514,11 +515,7 @@ class FeatureEntry(Section):
 class ModelConfig(Section):
     """The architecture. A model uses the keys it names and refuses the others."""
 
-    name: str = Field(
-        default="deepfm",
-        description="deepfm | wide_and_deep | xdeepfm | dcn | dcnv2 | autoint | fibinet | masknet "
-        "| finalmlp | dlrm | din | custom.",
-    )
+    name: str = Field(default="deepfm", description=f"{' | '.join(MODELS)}.")
     embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
     hidden_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         default=(128, 64), description="Layer sizes of the deep part."

@@ -9,8 +9,8 @@ import keras
 
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.models.inputs import ModelSignature, build_inputs
-from ctr_pipeline.models.registry import check_model
 
 
 def build_model(

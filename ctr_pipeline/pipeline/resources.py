@@ -13,7 +13,7 @@ from ctr_pipeline.machine import (
     decide_threads,
     memory_bytes,
 )
-from ctr_pipeline.models.registry import MODELS
+from ctr_pipeline.specs.model_kinds import MODELS
 
 _BYTES_A_PARAMETER = 8
 """Its value and its gradient, both float32; optimizers keep more."""

@@ -18,7 +18,7 @@ from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries, refuse_huge_layers
 from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.pipeline.sessions import (
-    Session,
+    RunSession,
     SessionLog,
     load_sessions,
     total_seconds,
@@ -186,7 +186,7 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
 @contextmanager
 def _opened_session(
     context: RunContext, *, command: str, overwrite: bool
-) -> Iterator[tuple[Session, ...]]:
+) -> Iterator[tuple[RunSession, ...]]:
     """Locks and claims the run folder, opens its log and its sessions, and handles signals."""
     loaded, run, times = context.loaded, context.run, context.times
     times.reach("command and config")
@@ -270,7 +270,7 @@ def _finish(
     context: RunContext,
     prepared: PreparedRows,
     model: "TrainedModel",
-    sessions: tuple[Session, ...],
+    sessions: tuple[RunSession, ...],
 ) -> RunResult:
     """Evaluate → importance → export → report; releases the rows of the model on the way."""
     from ctr_pipeline.export.parity import ProvingProcess

@@ -33,7 +33,7 @@ STOPPED = "stopped"
 FAILED = "failed"
 
 
-class Session(BaseModel):
+class RunSession(BaseModel):
     """One command that worked on a run.
 
     Attributes:
@@ -67,10 +67,10 @@ class Session(BaseModel):
     reason: str = ""
 
 
-_SESSIONS = TypeAdapter(tuple[Session, ...])
+_SESSIONS = TypeAdapter(tuple[RunSession, ...])
 
 
-def load_sessions(path: Path) -> tuple[Session, ...]:
+def load_sessions(path: Path) -> tuple[RunSession, ...]:
     """The sessions of a run, in the order of time; none if the file is absent.
 
     Raises:
@@ -89,7 +89,7 @@ def load_sessions(path: Path) -> tuple[Session, ...]:
 
 
 def decide_alive(
-    session: Session, *, lock_holder: int | None, host: str, now: datetime
+    session: RunSession, *, lock_holder: int | None, host: str, now: datetime
 ) -> bool | None:
     """Whether the process of a session works on; None: it is on another host, and silent.
 
@@ -108,7 +108,7 @@ def decide_alive(
     return start is not None and start_of_process(session.process) == start
 
 
-def total_seconds(sessions: Sequence[Session]) -> dict[str, float]:
+def total_seconds(sessions: Sequence[RunSession]) -> dict[str, float]:
     """Seconds a stage over all sessions, in the order of their first start."""
     total: Counter[str] = Counter()
     for session in sessions:
@@ -121,7 +121,7 @@ class SessionLog:
 
     Args:
         times: Times of the stages; those of earlier sessions are added.
-        command: As in `Session`.
+        command: As in `RunSession`.
         resumes: Whether the command goes on from what was there; else earlier sessions are those
             of a run that this one replaces.
         clock: The time of day.
@@ -147,7 +147,7 @@ class SessionLog:
         self._over = threading.Event()
         times.earlier = total_seconds(self._earlier)
 
-    def __enter__(self) -> tuple[Session, ...]:
+    def __enter__(self) -> tuple[RunSession, ...]:
         """All sessions of the run, this one, which begins, as the last."""
         self._write(None, "")
         self._times.on_stage = self._write_stage
@@ -172,8 +172,8 @@ class SessionLog:
         known = isinstance(error, CtrPipelineError | Interrupted)
         self._try_to_write(STOPPED if stopped else FAILED, str(error) if known else "")
 
-    def _session(self, ended: str | None, reason: str) -> Session:
-        return Session(
+    def _session(self, ended: str | None, reason: str) -> RunSession:
+        return RunSession(
             command=self._command,
             resumed=bool(self._earlier),
             process=os.getpid(),

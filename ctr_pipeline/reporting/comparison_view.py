@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ctr_pipeline.evaluation.bootstrap import PairedDifference
-from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.charts import Series, calibration_overlay, line_chart, roc_chart
 from ctr_pipeline.reporting.data import (
     ComparedRun,
@@ -24,6 +23,7 @@ from ctr_pipeline.reporting.formats import (
 )
 from ctr_pipeline.reporting.headline import Card
 from ctr_pipeline.reporting.table_pages import moment_text
+from ctr_pipeline.specs.model_kinds import title_of
 from ctr_pipeline.training.history import EpochRecord
 
 MAX_DRAWN = 8

@@ -7,7 +7,6 @@ from typing import Literal
 from markupsafe import Markup
 
 from ctr_pipeline.evaluation.metrics import EvaluationResult
-from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.charts import improvement_bar, interval_gauge
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import (
@@ -18,6 +17,7 @@ from ctr_pipeline.reporting.formats import (
     short_count,
     shorten,
 )
+from ctr_pipeline.specs.model_kinds import title_of
 
 
 @dataclass(frozen=True)

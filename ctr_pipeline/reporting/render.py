@@ -24,7 +24,7 @@ from ctr_pipeline.reporting.formats import (
 from ctr_pipeline.reporting.headline import headline_cards, model_title, summary_sentence
 from ctr_pipeline.reporting.search_data import SearchData
 from ctr_pipeline.reporting.search_page import search_page
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.reporting.sections import PROFILE_SECTIONS, REPORT_SECTIONS
 from ctr_pipeline.reporting.table_pages import drift_page, drift_sections, moment_text, profile_page
 
@@ -71,7 +71,9 @@ def render_search(data: SearchData) -> str:
     return _render("search.html.j2", search_page(data))
 
 
-def _render(template: str, values: dict[str, Any], sections: Iterable[Section | None] = ()) -> str:
+def _render(
+    template: str, values: dict[str, Any], sections: Iterable[PageSection | None] = ()
+) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([_TEMPLATES, _SECTIONS]),
         autoescape=True,

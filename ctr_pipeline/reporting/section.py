@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of a page that the list of contents leads to.
 
     Attributes:

@@ -14,7 +14,7 @@ from ctr_pipeline.reporting.formats import (
     value_text,
 )
 from ctr_pipeline.reporting.headline import Card
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.reporting.sections.drift import drift_section, drift_view
 from ctr_pipeline.statistics import DriftLevel
 
@@ -131,7 +131,7 @@ def drift_page(data: DriftData) -> dict[str, Any]:
     }
 
 
-def drift_sections(data: DriftData) -> tuple[Section | None, ...]:
+def drift_sections(data: DriftData) -> tuple[PageSection | None, ...]:
     """Sections of the page of a comparison."""
     view = drift_view({data.new: data.drift}, data.sensitive)
     return (drift_section(view, "the old ones"),)

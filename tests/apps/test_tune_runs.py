@@ -12,7 +12,7 @@ from clicks import settings_of, write_clicks
 
 from ctr_pipeline.apps.tune.search import tune
 from ctr_pipeline.config import load_config
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history

@@ -14,7 +14,7 @@ from ctr_pipeline.apps.tune.proposals import TrialRecord
 from ctr_pipeline.apps.tune.search import SearchFolder, ranked, run_search, tune, values_text
 from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.errors import FolderInUseError, Interrupted, RunFolderError, TrainingError
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 

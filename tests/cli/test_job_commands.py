@@ -17,7 +17,7 @@ from ctr_pipeline.distributed.master.status import MasterErrors
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, save_endpoint
 from ctr_pipeline.pipeline.job import control as job_control
-from ctr_pipeline.pipeline.sessions import Session
+from ctr_pipeline.pipeline.sessions import RunSession
 from ctr_pipeline.training.history import EpochRecord
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -130,7 +130,7 @@ class TestStatus:
     ):
         (run / "job").mkdir()
         now = datetime.now(UTC)
-        session = Session(
+        session = RunSession(
             command="run",
             resumed=False,
             process=2**22 + 1,

@@ -5,7 +5,7 @@ from maxcompute_service import ACCESS_KEY, running_service
 
 from ctr_pipeline.cli import machine_checks
 from ctr_pipeline.cli.machine_checks import (
-    Finding,
+    Check,
     Verdict,
     judge_cores,
     judge_disk,
@@ -20,7 +20,7 @@ from ctr_pipeline.dataset.formats.maxcompute import client
 
 
 @pytest.mark.parametrize(
-    ("finding", "verdict", "remedy"),
+    ("check", "verdict", "remedy"),
     [
         (judge_python((3, 11), "3.11.7"), "works", ""),
         (judge_python((3, 13), "3.13.0"), "fails", "3.11 or 3.12"),
@@ -35,10 +35,10 @@ from ctr_pipeline.dataset.formats.maxcompute import client
         (judge_processor(frozenset({"avx2", "fma"})), "works", ""),
     ],
 )
-def test_verdict_comes_with_a_remedy(finding, verdict, remedy):
-    assert finding.verdict.value == verdict
-    assert remedy in finding.remedy
-    assert bool(finding.remedy) == (verdict != "works")
+def test_verdict_comes_with_a_remedy(check, verdict, remedy):
+    assert check.verdict.value == verdict
+    assert remedy in check.remedy
+    assert bool(check.remedy) == (verdict != "works")
 
 
 def test_cores_of_a_container_say_what_is_used():
@@ -59,8 +59,8 @@ def test_folder_and_disk(tmp_path):
 
 @pytest.mark.parametrize(("verdict", "code"), [("works", 0), ("slow", 0), ("fails", 1)])
 def test_doctor_fails_only_if_a_run_would(monkeypatch, capsys, verdict, code):
-    finding = Finding("thing", Verdict(verdict), "as found", "do this")
-    monkeypatch.setattr(machine_checks, "check_machine", lambda progress: [finding])
+    check = Check("thing", Verdict(verdict), "as found", "do this")
+    monkeypatch.setattr(machine_checks, "check_machine", lambda progress: [check])
     assert main(["doctor"]) == code
     text = capsys.readouterr().out
     assert "as found" in text
@@ -68,7 +68,7 @@ def test_doctor_fails_only_if_a_run_would(monkeypatch, capsys, verdict, code):
     assert main(["doctor", "--json"]) == code
     payload = json.loads(capsys.readouterr().out)
     assert payload["works"] == (code == 0)
-    assert payload["findings"][0]["verdict"] == verdict
+    assert payload["checks"][0]["verdict"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_probe_tells_what_went_wrong(program, message):
     ],
 )
 def test_maxcompute_is_needed_only_where_it_is_set_up(is_set_up, missing, failure, verdict, says):
-    finding = machine_checks.judge_maxcompute(is_set_up, missing, failure)
-    assert finding.verdict is verdict
-    assert says in finding.found
+    check = machine_checks.judge_maxcompute(is_set_up, missing, failure)
+    assert check.verdict is verdict
+    assert says in check.found
 
 
 @pytest.mark.parametrize(("key", "verdict"), [(None, Verdict.WORKS), ("wrong", Verdict.FAILS)])
@@ -108,6 +108,6 @@ def test_doctor_asks_the_service(monkeypatch, key, verdict):
             monkeypatch.setenv(name, value)
         if key is not None:
             monkeypatch.setenv("ODPS_ACCESS_KEY", key)
-        finding = machine_checks._probe_maxcompute()
-    assert finding.verdict is verdict
-    assert ACCESS_KEY not in finding.found
+        check = machine_checks._probe_maxcompute()
+    assert check.verdict is verdict
+    assert ACCESS_KEY not in check.found

@@ -12,7 +12,7 @@ from spoiled_world import Case, good_world
 
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.stages.header import find_header
 
 MISTAKES = (

@@ -42,7 +42,7 @@ def test_example_config_loads_and_is_short(path):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_resolved_config_loads_to_an_equal_one(path, tmp_path):
-    from ctr_pipeline.models.registry import check_model
+    from ctr_pipeline.models.checking import check_model
 
     loaded = load_config(path)
     resolved = tmp_path / "config.resolved.yaml"

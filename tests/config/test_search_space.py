@@ -4,7 +4,7 @@ from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.search_space import current_values, is_whole, values_with, yaml_with
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run_folder import model_fingerprint
 
 SPACE = {

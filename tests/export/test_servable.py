@@ -31,11 +31,11 @@ from ctr_pipeline.export.servable import (
 )
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.preprocessing.build import build_preprocessing
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan, raw_signature
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.transforms.hash import HashStep
 from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.shared.intervals import IntervalsStep

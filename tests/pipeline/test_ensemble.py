@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.model.ensemble import EnsembleRows, member_configs, num_rows_made
 
 WIDTH = 2

@@ -21,7 +21,7 @@ from spoiled_world import Case, good_world
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run import analyze
 from ctr_pipeline.pipeline.stages.header import find_header
 from ctr_pipeline.progress import SilentProgress

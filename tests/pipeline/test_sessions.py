@@ -17,7 +17,7 @@ from ctr_pipeline.apps.runs import decide_state, format_state, list_runs, read_r
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.errors import DataError, Interrupted, RunFolderError
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.sessions import Session, SessionLog, decide_alive, load_sessions
+from ctr_pipeline.pipeline.sessions import RunSession, SessionLog, decide_alive, load_sessions
 from ctr_pipeline.pipeline.stages.report_facts import rewrite_report, session_notes
 from ctr_pipeline.pipeline.timing import StageTimes, start_of_process
 
@@ -54,7 +54,7 @@ def work(path, hands, *, resumes, stages, error=None):
 
 
 def a_session(**changes):
-    return Session(command="run", resumed=False, process=7, started=NOON, seen=NOON).model_copy(
+    return RunSession(command="run", resumed=False, process=7, started=NOON, seen=NOON).model_copy(
         update=changes
     )
 

@@ -17,7 +17,7 @@ BASE_RATE = 0.256
 
 
 @dataclass(frozen=True)
-class NumberColumn:
+class SampledNumbers:
     """An integer column: log-logistic, rounded down.
 
     Attributes:
@@ -85,20 +85,20 @@ MISSING_FRACTIONS: dict[str, float] = {
 }
 """Share of rows in which the columns of a group are empty."""
 
-NUMBER_COLUMNS: tuple[NumberColumn, ...] = (
-    NumberColumn(1.4, 9, 5_775, "I1 I10", 0.25),
-    NumberColumn(4, 180, 257_675, "never", 0.15, offset=-1),
-    NumberColumn(6, 43, 65_535, "I3", 0.10),
-    NumberColumn(5, 19, 969, "I4 I13", 0.15),
-    NumberColumn(2_800, 34_000, 23_159_456, "I5", 0.20),
-    NumberColumn(32, 276, 431_037, "I6", 0.30),
-    NumberColumn(3.5, 35, 56_311, "I7 I9 I11", 0.30),
-    NumberColumn(8, 35, 6_047, "I8", 0.10),
-    NumberColumn(38, 260, 29_019, "I7 I9 I11", 0.15),
-    NumberColumn(1.05, 1.99, 11, "I1 I10", 0.10),
-    NumberColumn(2, 7, 231, "I7 I9 I11", 0.30),
-    NumberColumn(0.5, 2, 4_008, "I12", 0.10),
-    NumberColumn(5, 21, 7_393, "I4 I13", 0.15),
+NUMBER_COLUMNS: tuple[SampledNumbers, ...] = (
+    SampledNumbers(1.4, 9, 5_775, "I1 I10", 0.25),
+    SampledNumbers(4, 180, 257_675, "never", 0.15, offset=-1),
+    SampledNumbers(6, 43, 65_535, "I3", 0.10),
+    SampledNumbers(5, 19, 969, "I4 I13", 0.15),
+    SampledNumbers(2_800, 34_000, 23_159_456, "I5", 0.20),
+    SampledNumbers(32, 276, 431_037, "I6", 0.30),
+    SampledNumbers(3.5, 35, 56_311, "I7 I9 I11", 0.30),
+    SampledNumbers(8, 35, 6_047, "I8", 0.10),
+    SampledNumbers(38, 260, 29_019, "I7 I9 I11", 0.15),
+    SampledNumbers(1.05, 1.99, 11, "I1 I10", 0.10),
+    SampledNumbers(2, 7, 231, "I7 I9 I11", 0.30),
+    SampledNumbers(0.5, 2, 4_008, "I12", 0.10),
+    SampledNumbers(5, 21, 7_393, "I4 I13", 0.15),
 )
 """I1..I13."""
 

@@ -33,7 +33,7 @@ from ctr_pipeline.apps.sample.criteo_columns import (
     NUM_NUMBERS,
     NUMBER_COLUMNS,
     CategoryColumn,
-    NumberColumn,
+    SampledNumbers,
 )
 
 Int64s = NDArray[np.int64]
@@ -274,13 +274,13 @@ def _drifted(column: CategoryColumn, ids: Int64s, times: Float64s) -> Int64s:
     return shifted
 
 
-def _inverse_log_logistic(column: NumberColumn, uniform_B: Float64s) -> Int64s:
+def _inverse_log_logistic(column: SampledNumbers, uniform_B: Float64s) -> Int64s:
     odds_B = uniform_B / (1.0 - uniform_B)
     values_B = np.minimum(column.median * odds_B**column.log_scale, float(column.maximum))
     return values_B.astype(np.int64) + column.offset
 
 
-def _standardized(column: NumberColumn, values_B: Int64s) -> Float64s:
+def _standardized(column: SampledNumbers, values_B: Int64s) -> Float64s:
     """The logarithm of the integer that a model sees, in its own deviations, clipped."""
     logs_B = np.log(values_B - column.offset + 0.5)
     deviation = max(column.log_scale * math.pi / math.sqrt(3.0), 0.5)

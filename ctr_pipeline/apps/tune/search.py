@@ -47,7 +47,7 @@ from ctr_pipeline.errors import (
     RunFolderError,
     TrainingError,
 )
-from ctr_pipeline.models.registry import check_model
+from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.model.precision import check_precision

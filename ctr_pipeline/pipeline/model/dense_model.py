@@ -5,12 +5,12 @@ from ctr_pipeline.dataset.sampling import sampling_of
 from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.model.embedding_rows import field_dims
 from ctr_pipeline.pipeline.model.precision import precision_of
 from ctr_pipeline.pipeline.resources import find_huge_layers, thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.statistics import load_statistics
 from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
 from ctr_pipeline.training.slots import PooledField, Slots

@@ -12,7 +12,7 @@ import numpy as np
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.row_merge import take_together
 from ctr_pipeline.embeddings.store import RowBlock
-from ctr_pipeline.models.registry import member_model
+from ctr_pipeline.models.checking import member_model
 from ctr_pipeline.pipeline.model.embedding_rows import TrainedRows
 from ctr_pipeline.training.trainer import TrainingState
 

@@ -18,11 +18,11 @@ from ctr_pipeline.dataset.inference import counts_rows, infer_sequence
 from ctr_pipeline.dataset.near_numbers import NearNumber
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.features import FeatureSpec, ListSpec, SequenceSpec, features_by_table
-from ctr_pipeline.models.registry import MODELS
 from ctr_pipeline.pipeline.model.embedding_overrides import override_values
 from ctr_pipeline.preprocessing.chains import check_chain
 from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.statistics import Statistics
 from ctr_pipeline.transforms.vocabulary import Vocabulary
 

@@ -15,7 +15,7 @@ from ctr_pipeline.pipeline.environment import describe_environment
 from ctr_pipeline.pipeline.model.ensemble import TrainedMember
 from ctr_pipeline.pipeline.model.trained_model import RowCounts, TrainedModel
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.sessions import Session
+from ctr_pipeline.pipeline.sessions import RunSession
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
 from ctr_pipeline.pipeline.stages.report_facts import (
@@ -42,7 +42,7 @@ def run_report(
     export_folder: Path,
     proof: ParityProof,
     row_counts: RowCounts,
-    sessions: Sequence[Session],
+    sessions: Sequence[RunSession],
 ) -> tuple[Finding, ...]:
     """Writes the report, and the facts it is made of, for `ctrpipe report`.
 

@@ -15,7 +15,7 @@ from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.sessions import FINISHED, Session, load_sessions, total_seconds
+from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, load_sessions, total_seconds
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
 from ctr_pipeline.preprocessing.plan import load_plan
@@ -99,7 +99,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
     ), missing
 
 
-def _format_end(sessions: Sequence[Session]) -> str:
+def _format_end(sessions: Sequence[RunSession]) -> str:
     """Where a run stands, as an end of "is not finished"."""
     if not sessions:
         return ""
@@ -135,7 +135,7 @@ def shown_splits(ingested: IngestedRows) -> tuple[page.SplitSummary, ...]:
     )
 
 
-def session_notes(sessions: Sequence[Session]) -> tuple[str, ...]:
+def session_notes(sessions: Sequence[RunSession]) -> tuple[str, ...]:
     """That a run was resumed, when, and what had ended the session before."""
     if len(sessions) < 2:
         return ()
@@ -149,7 +149,7 @@ def session_notes(sessions: Sequence[Session]) -> tuple[str, ...]:
     )
 
 
-def _past(session: Session) -> str:
+def _past(session: RunSession) -> str:
     at = f" in the stage '{session.stage}'" if session.stage else ""
     if session.ended == FINISHED:
         return f"ended with 'ctrpipe {session.command}'"

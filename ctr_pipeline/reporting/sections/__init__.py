@@ -6,7 +6,7 @@ To add one, write both files and put the module's function into the tuple of its
 from collections.abc import Callable
 
 from ctr_pipeline.reporting.data import ProfileData, ReportData
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.reporting.sections import (
     config,
     drift,
@@ -24,7 +24,7 @@ from ctr_pipeline.reporting.sections import (
     training_time,
 )
 
-REPORT_SECTIONS: tuple[Callable[[ReportData], Section | None], ...] = (
+REPORT_SECTIONS: tuple[Callable[[ReportData], PageSection | None], ...] = (
     metrics.section,
     groups.section,
     learning.section,
@@ -41,7 +41,7 @@ REPORT_SECTIONS: tuple[Callable[[ReportData], Section | None], ...] = (
 )
 """Sections of the report, in the order of the page."""
 
-PROFILE_SECTIONS: tuple[Callable[[ProfileData], Section | None], ...] = (
+PROFILE_SECTIONS: tuple[Callable[[ProfileData], PageSection | None], ...] = (
     information.section,
     features.section,
     table_rows.section,

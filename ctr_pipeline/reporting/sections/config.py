@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import shorten, visible_text
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 
 _LINE = re.compile(r"^(?P<lead>\s*(?:- )*)(?P<key>[\w.\"'-]+)(?P<rest>:(?:\s.*|))$")
 _MAX_LINES = 4000
@@ -22,10 +22,10 @@ class ConfigLine:
     comment: bool = False
 
 
-def section(data: ReportData) -> Section:
+def section(data: ReportData) -> PageSection:
     """The config of the run."""
     values = {"config": config_lines(data.config_yaml)}
-    return Section("config", "Config", "config.html.j2", values)
+    return PageSection("config", "Config", "config.html.j2", values)
 
 
 def config_lines(text: str) -> tuple[ConfigLine, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import SPLIT_TITLES, percent_text, shorten, value_text
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.statistics import (
     LARGE_PSI,
     MODERATE_PSI,
@@ -109,19 +109,19 @@ class DriftView:
     num_drifted: int = 0
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """Drift of validation and test rows from the training rows; None if it was not measured."""
     drift = {} if data.statistics is None else data.statistics.drift
     titles = {SPLIT_TITLES.get(name, name): rows for name, rows in drift.items()}
     return drift_section(drift_view(titles, data.sensitive_columns), "the training rows")
 
 
-def drift_section(view: DriftView, old_rows_named: str) -> Section | None:
+def drift_section(view: DriftView, old_rows_named: str) -> PageSection | None:
     """The section that shows a view; None if it has no columns."""
     if not view.rows:
         return None
     values = {"drift": view, "drift_shown": _SHOWN, "old_rows_named": old_rows_named}
-    return Section("drift", "Drift", "drift.html.j2", values)
+    return PageSection("drift", "Drift", "drift.html.j2", values)
 
 
 def drift_view(drift: Mapping[str, RowsDrift], sensitive: Collection[str]) -> DriftView:

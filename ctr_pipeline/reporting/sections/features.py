@@ -20,7 +20,7 @@ from ctr_pipeline.reporting.profile_charts import (
     rate_range,
     share_strip,
 )
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import (
     ColumnStatistics,
@@ -90,7 +90,7 @@ class FeatureView:
     top_note: str = ""
 
 
-def section(data: ReportData | ProfileData) -> Section | None:
+def section(data: ReportData | ProfileData) -> PageSection | None:
     """Columns, those left out and notes of their statistics; None if there are no columns."""
     has_label = isinstance(data, ReportData) or data.label is not None
     views = feature_views(data.plan, data.statistics, has_label=has_label)
@@ -110,7 +110,7 @@ def section(data: ReportData | ProfileData) -> Section | None:
         "left_out": data.left_out[:_LEFT_OUT_SHOWN],
         "num_left_out": len(data.left_out),
     }
-    return Section("features", "Features", "features.html.j2", values)
+    return PageSection("features", "Features", "features.html.j2", values)
 
 
 def feature_views(

@@ -7,7 +7,7 @@ from ctr_pipeline.evaluation.groups import ColumnGroups, GroupMetrics
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import count_text, metric_text, percent_text, shorten
 from ctr_pipeline.reporting.headline import held_out
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class GroupTable:
     rows: tuple[GroupRow, ...]
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """None unless metrics by the values of a column were asked for."""
     name, result = held_out(data)
     tables = () if result is None else tuple(_table(one) for one in result.by_column)
     if not tables:
         return None
     values = {"held_out_name": name, "group_tables": tables}
-    return Section("groups", "By group", "groups.html.j2", values)
+    return PageSection("groups", "By group", "groups.html.j2", values)
 
 
 def _table(found: ColumnGroups) -> GroupTable:

@@ -8,13 +8,13 @@ from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import shorten
 from ctr_pipeline.reporting.headline import held_out
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 
 _SHOWN = 25
 """Columns that are shown before one asks for more."""
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """None if importance was not measured."""
     if not data.importance:
         return None
@@ -24,7 +24,7 @@ def section(data: ReportData) -> Section | None:
         "importance_repeats": max(row.repeats for row in data.importance),
         "importance_shown": _SHOWN,
     }
-    return Section("importance", "Importance", "importance.html.j2", values)
+    return PageSection("importance", "Importance", "importance.html.j2", values)
 
 
 def _importance_bars(data: ReportData) -> list[Bar]:

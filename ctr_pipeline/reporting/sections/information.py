@@ -5,20 +5,20 @@ from collections.abc import Iterable
 from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.data import ProfileData, ReportData
 from ctr_pipeline.reporting.formats import percent_text, shorten, value_text
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.statistics import Statistics
 
 _SHOWN = 25
 """Columns that are shown before one asks for more."""
 
 
-def section(data: ReportData | ProfileData) -> Section | None:
+def section(data: ReportData | ProfileData) -> PageSection | None:
     """None if no column was held against a label."""
     bars = information_bars(data.statistics, [row.feature for row in data.plan])
     if not bars:
         return None
     values = {"information": bars, "information_shown": _SHOWN}
-    return Section("information", "Before training", "information.html.j2", values)
+    return PageSection("information", "Before training", "information.html.j2", values)
 
 
 def information_bars(statistics: Statistics | None, columns: Iterable[str]) -> list[Bar]:

@@ -1,9 +1,9 @@
 """How a job of several processes fared."""
 
 from ctr_pipeline.reporting.data import ReportData
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """None if one process did it all."""
-    return None if data.job is None else Section("job", "Job", "job.html.j2", {})
+    return None if data.job is None else PageSection("job", "Job", "job.html.j2", {})

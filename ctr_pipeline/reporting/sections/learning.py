@@ -4,16 +4,16 @@ from itertools import accumulate
 
 from markupsafe import Markup
 
-from ctr_pipeline.models.registry import title_of
 from ctr_pipeline.reporting.charts import Mark, Series, line_chart
 from ctr_pipeline.reporting.data import ReportData
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
+from ctr_pipeline.specs.model_kinds import title_of
 from ctr_pipeline.training.history import EpochRecord
 
 _HISTORY_SHOWN = 400
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """None if no epoch was finished."""
     if not data.history:
         return None
@@ -24,7 +24,7 @@ def section(data: ReportData) -> Section | None:
         "history": list(zip(data.history, seconds, strict=True))[-_HISTORY_SHOWN:],
         "title_of": title_of,
     }
-    return Section("learning", "Learning", "learning.html.j2", values)
+    return PageSection("learning", "Learning", "learning.html.j2", values)
 
 
 def _loss_chart(data: ReportData) -> Markup:

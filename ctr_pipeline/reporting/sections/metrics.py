@@ -10,7 +10,7 @@ from ctr_pipeline.reporting.charts import calibration_chart, roc_chart
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import count_text, metric_text, percent_text
 from ctr_pipeline.reporting.headline import held_out
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class MetricRow:
     baseline: str
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """None if no rows were held out."""
     name, result = held_out(data)
     if result is None:
@@ -33,7 +33,7 @@ def section(data: ReportData) -> Section | None:
         result.calibration_bins, label="Observed click rate against predicted probability"
     )
     held = sum(one.interval.contains(one.mean_predicted) for one in result.calibration_bins)
-    return Section(
+    return PageSection(
         "metrics",
         "Metrics",
         "metrics.html.j2",

@@ -2,9 +2,9 @@
 
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.headline import model_title
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 
 
-def section(data: ReportData) -> Section:
+def section(data: ReportData) -> PageSection:
     """The facts of every run."""
-    return Section("model", "Model", "model.html.j2", {"model_title": model_title(data)})
+    return PageSection("model", "Model", "model.html.j2", {"model_title": model_title(data)})

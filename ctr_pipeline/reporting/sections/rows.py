@@ -1,18 +1,18 @@
 """The parts that rows are divided into, and bad rows."""
 
 from ctr_pipeline.reporting.data import ReportData
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.reporting.sections.bad_rows import bad_rows_values
 
 
-def section(data: ReportData) -> Section:
+def section(data: ReportData) -> PageSection:
     """How many rows each part has, and what was left out."""
     values = {
         "splits": _split_bars(data),
         "times": _times_of_splits(data),
         **bad_rows_values(data.bad_rows, data.sensitive_columns),
     }
-    return Section("rows", "Rows", "rows.html.j2", values)
+    return PageSection("rows", "Rows", "rows.html.j2", values)
 
 
 def _split_bars(data: ReportData) -> list[tuple[str, int, float | None, float]]:

@@ -3,14 +3,14 @@
 from ctr_pipeline.reporting.bars import Bar
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import duration_text, percent_text, shorten
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """None if no stage was timed."""
     if not data.timings:
         return None
-    return Section("time", "Time", "time.html.j2", {"timings": _timing_bars(data)})
+    return PageSection("time", "Time", "time.html.j2", {"timings": _timing_bars(data)})
 
 
 def _timing_bars(data: ReportData) -> list[Bar]:

@@ -1,11 +1,11 @@
 """Where the time of training went: a bar of the training thread, and a table of all stages."""
 
 from ctr_pipeline.reporting.data import ReportData
-from ctr_pipeline.reporting.section import Section
+from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.training.profile import Stage, describe_bound
 
 
-def section(data: ReportData) -> Section | None:
+def section(data: ReportData) -> PageSection | None:
     """None where nothing was profiled."""
     profile = data.training_profile
     if profile is None or not profile.stages:
@@ -16,4 +16,4 @@ def section(data: ReportData) -> Section | None:
         if not one.stage.is_ahead
     }
     values = {"colours": colours, "bound": describe_bound(profile)}
-    return Section("training-time", "Training time", "training_time.html.j2", values)
+    return PageSection("training-time", "Training time", "training_time.html.j2", values)
