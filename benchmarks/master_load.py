@@ -66,6 +66,7 @@ from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 T = TypeVar("T")
@@ -107,7 +108,6 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
         config_fingerprint="config",
         rows_fingerprint="rows",
         plan_fingerprint="plan",
-        seed=1,
         tables=(),
         segments=(),
         counts_file="",
@@ -117,11 +117,10 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
         num_parameter_servers=servers,
         update=UpdateRule("async", 1, 0, scale_by_staleness=False),
         splits=(EncodedSplit("train", "", tasks * BATCH_SIZE * BATCHES_PER_TASK),),
-        batch_size=BATCH_SIZE,
-        epochs=1,
-        shuffle=True,
-        checkpoint_seconds=3600.0,
-        keep_checkpoints=1,
+        course=TrainingCourse(
+            batch_size=BATCH_SIZE, epochs=1, seed=1, checkpoint_seconds=3600.0, keep_checkpoints=1
+        ),
+        rows=RowLifecycle(),
         checkpoints_folder="checkpoints",
     )
     Access.create(run_folder / "job", tls=True)

@@ -58,6 +58,7 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.worker.ps_client import PsClient
+from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
@@ -76,7 +77,6 @@ def job_spec(
         config_fingerprint="",
         rows_fingerprint="",
         plan_fingerprint="",
-        seed=1,
         tables=tuple(TableSpec(f"t{field}", num_ids) for field in range(FIELDS)),
         segments=SEGMENTS,
         counts_file="",
@@ -86,11 +86,10 @@ def job_spec(
         num_parameter_servers=num_servers,
         update=UpdateRule("async", 1, 0, scale_by_staleness=False),
         splits=(),
-        batch_size=batch_size,
-        epochs=1,
-        shuffle=True,
-        checkpoint_seconds=0.0,
-        keep_checkpoints=1,
+        course=TrainingCourse(
+            batch_size=batch_size, epochs=1, seed=1, checkpoint_seconds=3600.0, keep_checkpoints=1
+        ),
+        rows=RowLifecycle(),
         checkpoints_folder=folder,
     )
 

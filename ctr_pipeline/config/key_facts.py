@@ -1,11 +1,6 @@
-"""What holds of a key beside its type: marks on the fields of the models, and how to find them.
-
-A field carries them in its annotation, `epochs: Annotated[int, MAY_CHANGE]`; a mark on a section
-holds for all keys below it.
-"""
+"""The keys of the config: their fields, defaults and marks, by path."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
@@ -14,31 +9,6 @@ from pydantic.fields import FieldInfo
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class NotSearched:
-    """`tune` may not vary the key.
-
-    Attributes:
-        reason: The end of a message to whoever tries.
-    """
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class MayChange:
-    """The key may change between the start of a run and its resumption: no model rests on it."""
-
-
-@dataclass(frozen=True)
-class IsPath:
-    """The value names files; the same files may have another name on another machine."""
-
-
-MAY_CHANGE = MayChange()
-IS_PATH = IsPath()
 
 
 def models_in(annotation: Any) -> list[type[BaseModel]]:

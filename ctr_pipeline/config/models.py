@@ -15,15 +15,16 @@ from pydantic import (
     model_validator,
 )
 
-from ctr_pipeline.config.key_facts import IS_PATH, MAY_CHANGE, NotSearched, keys_set
+from ctr_pipeline.config.key_facts import keys_set
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
+from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.launchers import LAUNCHERS
 from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
-from ctr_pipeline.specs.section import Section
+from ctr_pipeline.specs.section import IS_PATH, MAY_CHANGE, NO_MODEL, NotSearched, Section
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 from ctr_pipeline.specs.source_formats import SOURCE_FORMATS
 from ctr_pipeline.transforms import AnyTransform
@@ -33,7 +34,6 @@ from ctr_pipeline.transforms.hash import Hash
 _ROWS = NotSearched(
     "all trials share the prepared rows, which this key changes; set it in the config itself"
 )
-_NO_MODEL = NotSearched("does not change what a model learns")
 _ONE_MODEL = NotSearched("a trial trains one model; make an ensemble of what the search finds")
 
 
@@ -594,7 +594,7 @@ class ModelConfig(Section):
         return self
 
 
-class EmbeddingTraining(Section):
+class EmbeddingTraining(RowLifecycle):
     """Training of embedding rows: the linear weight and the vector."""
 
     linear: SegmentConfig = Field(
@@ -619,28 +619,6 @@ class EmbeddingTraining(Section):
         description="Raise linear.l2.strength, where it is above 0 and its count_power is 1, in "
         "columns that tell little about the click: up to what makes their click rates foretell "
         "rows best that these were not made from.",
-    )
-    admit_after: int = Field(
-        default=1,
-        ge=1,
-        description="Smallest number of occurrences in the training rows for an id to have a "
-        "row; rarer ids read as zeros and take no memory. For hashed ids; vocabularies have "
-        "min_count.",
-    )
-    evict_after: int | None = Field(
-        default=None,
-        ge=1,
-        description="Rows without an update for more than this many steps are removed at the "
-        "end of an epoch, before validation; an id that returns starts afresh. Steps of earlier "
-        "runs (train.init_from) count. null: rows stay.",
-    )
-    memory_limit_gb: Annotated[float | None, MAY_CHANGE, _NO_MODEL] = Field(
-        default=None,
-        gt=0,
-        description="Memory, in 10^9 bytes, for the records of embedding rows (values and "
-        "optimizer state), for each process and each model of an ensemble. Further records are "
-        "mapped from a file in the run folder, with the same results. Keys and index take 25 to "
-        "41 bytes per row in addition. null: all in memory.",
     )
 
 
@@ -690,19 +668,9 @@ class EarlierRun(Section):
     )
 
 
-class TrainConfig(Section):
+class TrainConfig(TrainingCourse):
     """Training."""
 
-    epochs: Annotated[int, MAY_CHANGE] = Field(
-        default=20, ge=1, description="Largest number of passes over the training rows."
-    )
-    batch_size: int = Field(default=1024, ge=1, le=1_000_000, description="Rows per step.")
-    seed: Annotated[
-        int, NotSearched("the best of several seeds is luck with the validation rows")
-    ] = Field(
-        default=0, ge=0, lt=2**63, description="Seed of row order, dropout and initial values."
-    )
-    shuffle: bool = Field(default=True, description="Shuffle the rows anew in every epoch.")
     optimizer: OptimizerConfig = Field(
         default=OptimizerConfig(name="adam", learning_rate=1e-3),
         description="Optimizer of dense parameters.",
@@ -729,21 +697,13 @@ class TrainConfig(Section):
         "for as many epochs as were best. That model is tested and exported. Transforms stay "
         "those of the training rows. Needs test rows, and one process.",
     )
-    checkpoint_seconds: Annotated[float, MAY_CHANGE, _NO_MODEL] = Field(
-        default=30.0,
-        gt=0,
-        description="Seconds between checkpoints; one is also written at the end of each epoch.",
-    )
-    keep_checkpoints: Annotated[int, MAY_CHANGE, _NO_MODEL] = Field(
-        default=2, ge=1, description="Number of checkpoints kept, in addition to the best one."
-    )
-    precision: Annotated[Literal["float32", "bfloat16", "auto"], _NO_MODEL] = Field(
+    precision: Annotated[Literal["float32", "bfloat16", "auto"], NO_MODEL] = Field(
         default="float32",
         description="Precision of the gradients of the dense part. bfloat16 needs a processor "
         "with AMX or AVX512-BF16; auto: bfloat16 if available, else float32. Parameters, loss, "
         "scores and the export are always float32.",
     )
-    deterministic: Annotated[bool, _NO_MODEL] = Field(
+    deterministic: Annotated[bool, NO_MODEL] = Field(
         default=False,
         description="Identical bits on every run on the same machine. Costs nothing measurable "
         "in one process; in several processes, workers wait for each update.",
@@ -1140,7 +1100,7 @@ class TuneConfig(Section):
 class Config(Section):
     """One file: the whole pipeline."""
 
-    name: Annotated[str, MAY_CHANGE, _NO_MODEL] = Field(
+    name: Annotated[str, MAY_CHANGE, NO_MODEL] = Field(
         default="ctrpipe", min_length=1, max_length=100, description="Name of the job."
     )
     data: Annotated[DataConfig, _ROWS] = Field(
@@ -1153,13 +1113,13 @@ class Config(Section):
     )
     model: ModelConfig = Field(default=ModelConfig(), description="The architecture.")
     train: TrainConfig = Field(default=TrainConfig(), description="Training.")
-    evaluation: Annotated[EvaluationConfig, MAY_CHANGE, _NO_MODEL] = Field(
+    evaluation: Annotated[EvaluationConfig, MAY_CHANGE, NO_MODEL] = Field(
         default=EvaluationConfig(), description="Metrics."
     )
-    export: Annotated[ExportConfig, MAY_CHANGE, _NO_MODEL] = Field(
+    export: Annotated[ExportConfig, MAY_CHANGE, NO_MODEL] = Field(
         default=ExportConfig(), description="The servable model."
     )
-    report: Annotated[ReportConfig, MAY_CHANGE, _NO_MODEL] = Field(
+    report: Annotated[ReportConfig, MAY_CHANGE, NO_MODEL] = Field(
         default=ReportConfig(), description="The report."
     )
     runtime: Annotated[
@@ -1167,11 +1127,11 @@ class Config(Section):
         MAY_CHANGE,
         NotSearched("says where training runs, and trials run in this process"),
     ] = Field(default=RuntimeConfig(), description="Where it runs.")
-    analysis: Annotated[AnalysisConfig | None, MAY_CHANGE, _NO_MODEL] = Field(
+    analysis: Annotated[AnalysisConfig | None, MAY_CHANGE, NO_MODEL] = Field(
         default=None,
         description="Where statistics are computed; null: here, or by MaxCompute for its tables.",
     )
-    output: Annotated[str, IS_PATH, MAY_CHANGE, _NO_MODEL] = Field(
+    output: Annotated[str, IS_PATH, MAY_CHANGE, NO_MODEL] = Field(
         default="runs/ctrpipe", min_length=1, description="The run folder."
     )
     tune: Annotated[TuneConfig | None, MAY_CHANGE, NotSearched("says how the search is done")] = (

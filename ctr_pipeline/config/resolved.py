@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ctr_pipeline.config.key_facts import IS_PATH
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.config.yaml_source import dump_yaml
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.specs.section import Section
+from ctr_pipeline.specs.section import IS_PATH, Section
 from ctr_pipeline.transforms.base import Transform
 
 RESOLVED_CONFIG = "config.resolved.yaml"

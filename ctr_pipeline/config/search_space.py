@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel
 
 from ctr_pipeline.config.explanations import describe, nearest
-from ctr_pipeline.config.key_facts import NotSearched, field_at, keys_with, models_in
+from ctr_pipeline.config.key_facts import field_at, keys_with, models_in
 from ctr_pipeline.config.key_paths import (
     KeyPath,
     KeyPathError,
@@ -20,6 +20,7 @@ from ctr_pipeline.config.key_paths import (
 )
 from ctr_pipeline.config.models import Config, ModelConfig, SearchValues, TrainConfig
 from ctr_pipeline.config.yaml_source import Source, dump_yaml, flow_yaml, parse_yaml
+from ctr_pipeline.specs.section import NotSearched
 
 Messages = Callable[[dict[str, Any]], list[str]]
 """Says what is wrong with the values of a config, a text a problem."""

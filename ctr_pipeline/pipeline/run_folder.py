@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline import durable
-from ctr_pipeline.config.key_facts import IsPath, MayChange, keys_with
+from ctr_pipeline.config.key_facts import keys_with
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import (
@@ -27,6 +27,7 @@ from ctr_pipeline.config.resolved import (
 from ctr_pipeline.embeddings.log_folder import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.stages.feature_file import load_features
+from ctr_pipeline.specs.section import IsPath, MayChange
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import Storage
 

@@ -1,8 +1,41 @@
-"""What every mapping of the YAML is."""
+"""What every mapping of the YAML is, and what holds of a key beside its type.
 
-from typing import Any
+A field carries marks in its annotation, `epochs: Annotated[int, MAY_CHANGE]`; a mark on a section
+holds for all keys below it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
+
+S = TypeVar("S", bound="Section")
+
+
+@dataclass(frozen=True)
+class NotSearched:
+    """`tune` may not vary the key.
+
+    Attributes:
+        reason: The end of a message to whoever tries.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class MayChange:
+    """The key may change between the start of a run and its resumption: no model rests on it."""
+
+
+@dataclass(frozen=True)
+class IsPath:
+    """The value names files; the same files may have another name on another machine."""
+
+
+MAY_CHANGE = MayChange()
+IS_PATH = IsPath()
+NO_MODEL = NotSearched("does not change what a model learns")
 
 
 class Section(BaseModel):
@@ -25,6 +58,10 @@ class Section(BaseModel):
             if isinstance(value, dict) and isinstance(default, Section):
                 completed[key] = _completed(value, default)
         return completed
+
+    def part(self, kind: type[S]) -> S:
+        """The keys that one of its bases declares, alone."""
+        return kind(**{key: getattr(self, key) for key in kind.model_fields})
 
 
 def _completed(given: dict[str, Any], default: Section, *, fill: bool = False) -> dict[str, Any]:

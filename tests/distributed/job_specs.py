@@ -1,32 +1,41 @@
 """Specs of jobs, plain but for what a test is about."""
 
+from dataclasses import replace
+
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec, UpdateRule
+from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.optimizer import OptimizerSpec
+
+PLAIN = JobSpec(
+    job="job-1",
+    protocol=PROTOCOL_VERSION,
+    config_fingerprint="config",
+    rows_fingerprint="rows",
+    plan_fingerprint="plan",
+    tables=(),
+    segments=(),
+    counts_file="",
+    num_dense=10,
+    dense_optimizer=OptimizerSpec("adam", 0.01),
+    num_partitions=8,
+    num_parameter_servers=1,
+    update=UpdateRule("async", 1, 4, False),
+    splits=(),
+    course=TrainingCourse(batch_size=16, epochs=1),
+    rows=RowLifecycle(),
+    checkpoints_folder="checkpoints",
+)
 
 
 def job_spec(**facts):
     """Of a job without tables and rows, unless they are given."""
-    plain = {
-        "job": "job-1",
-        "protocol": PROTOCOL_VERSION,
-        "config_fingerprint": "config",
-        "rows_fingerprint": "rows",
-        "plan_fingerprint": "plan",
-        "seed": 0,
-        "tables": (),
-        "segments": (),
-        "counts_file": "",
-        "num_dense": 10,
-        "dense_optimizer": OptimizerSpec("adam", 0.01),
-        "num_partitions": 8,
-        "num_parameter_servers": 1,
-        "update": UpdateRule("async", 1, 4, False),
-        "splits": (),
-        "batch_size": 16,
-        "epochs": 1,
-        "shuffle": True,
-        "checkpoint_seconds": 30.0,
-        "keep_checkpoints": 2,
-        "checkpoints_folder": "checkpoints",
-    }
-    return JobSpec(**{**plain, **facts})
+    return change_spec(PLAIN, **facts)
+
+
+def change_spec(spec, **changes):
+    """A spec with other facts, those of its sections among them."""
+    for name, section in (("course", spec.course), ("rows", spec.rows)):
+        keys = type(section).model_fields.keys() & changes.keys()
+        values = {key: changes.pop(key) for key in keys}
+        changes[name] = type(section)(**{**section.model_dump(), **values})
+    return replace(spec, **changes)

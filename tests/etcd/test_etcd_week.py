@@ -35,7 +35,7 @@ class LargeJob(Bench):
         super().__init__(
             min_workers=WORKERS,
             max_workers=WORKERS,
-            num_epochs=1,
+            epochs=1,
             plan_epoch=lambda epoch: EpochPlan(epoch, TASKS_OF_A_WEEK, BATCHES * 1024, 1024, ()),
             checkpoint_seconds=8.0,
             worker_silence_seconds=1e6,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.specs.course import TrainingCourse
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,11 @@ class JobSettings:
         min_workers: Training starts when so many have registered.
         max_workers: Wanted.
         standby_workers: Started beyond the wanted ones, given work only in place of a lost one.
-        num_epochs: Most epochs.
+        course: For how long it is trained, and when a cut is taken and kept.
         plan_epoch: The tasks of an epoch; pure.
         valid: Scored after every epoch; None skips it.
         final_splits: Scored under the best cut at the end, with files of scores.
         scores_folder: Where those files go: `<split>-<task>.f32`.
-        checkpoint_seconds: Between cuts.
-        keep_checkpoints: Cuts kept, beside the best.
         full_every: One cut in so many holds all rows.
         heartbeat_seconds: Between heartbeats of a member.
         news_seconds: For which a worker's progress waits for its heartbeat, at most.
@@ -50,14 +49,12 @@ class JobSettings:
     num_parameter_servers: int
     min_workers: int
     max_workers: int
-    num_epochs: int
+    course: TrainingCourse
     plan_epoch: Callable[[int], EpochPlan]
     standby_workers: int = 0
     valid: ScoredSplit | None = None
     final_splits: tuple[ScoredSplit, ...] = ()
     scores_folder: str = ""
-    checkpoint_seconds: float = 30.0
-    keep_checkpoints: int = 2
     full_every: int = 10
     heartbeat_seconds: float = 1.0
     news_seconds: float = 0.2

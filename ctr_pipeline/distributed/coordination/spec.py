@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -59,7 +60,6 @@ class JobSpec:
         config_fingerprint: Fingerprint of the keys that the model depends on.
         rows_fingerprint: Fingerprint of the encoded rows.
         plan_fingerprint: Fingerprint of the transforms that encoded them.
-        seed: Seed of order, dropout and initial values.
         tables: Embedding tables; empty for a model without fields.
         segments: Segments of every row whose table has none of its own.
         counts_file: int64 .npy, training counts of all ids, table after table.
@@ -69,20 +69,12 @@ class JobSpec:
         num_parameter_servers: Now; a resumed job may have another number.
         update: How pushes become updates.
         splits: Encoded rows.
-        batch_size: Rows of a full batch.
-        epochs: Most epochs.
-        shuffle: A new order every epoch.
-        checkpoint_seconds: Between cuts.
-        keep_checkpoints: Cuts kept, beside the best.
+        course: In what order and for how long it is trained.
+        rows: Which ids have rows, for how long, and where they lie.
         checkpoints_folder: Where the row log and the manifests lie.
         scores_cut: The cut that the job scores its splits with, and does nothing else; 0: it
             trains.
         slot_tables: Table of each column of ids; empty if column f is of table f.
-        admit_after: An id that occurs less often in the training rows has no row.
-        memory_limit_bytes: Bytes of rows in each server's memory; further rows lie in a file in
-            `checkpoints_folder`. None: no limit.
-        evict_after: A row without an update for more steps is removed when an epoch ends; None:
-            rows stay.
         earlier_steps: Batches that the parameters of the first cut were trained with, in runs
             before; 0: the job begins with initial values.
     """
@@ -92,7 +84,6 @@ class JobSpec:
     config_fingerprint: str
     rows_fingerprint: str
     plan_fingerprint: str
-    seed: int
     tables: tuple[TableSpec, ...]
     segments: tuple[SegmentSpec, ...]
     counts_file: str
@@ -102,17 +93,11 @@ class JobSpec:
     num_parameter_servers: int
     update: UpdateRule
     splits: tuple[EncodedSplit, ...]
-    batch_size: int
-    epochs: int
-    shuffle: bool
-    checkpoint_seconds: float
-    keep_checkpoints: int
+    course: TrainingCourse
+    rows: RowLifecycle
     checkpoints_folder: str
     scores_cut: int = 0
     slot_tables: tuple[int, ...] = ()
-    admit_after: int = 1
-    memory_limit_bytes: int | None = None
-    evict_after: int | None = None
     earlier_steps: int = 0
 
     def split(self, name: str) -> EncodedSplit | None:

@@ -246,7 +246,7 @@ class CutKeeper:
         """Which rows a cut removes first: the same on all servers, and if it is tried again."""
         if not action.ends_epoch:
             return 0
-        return oldest_step_kept(self._spec.earlier_steps + action.step, self._spec.evict_after)
+        return oldest_step_kept(self._spec.earlier_steps + action.step, self._spec.rows.evict_after)
 
     def _facts(self, action: TakeCut, placement: Placement) -> CutFacts:
         spec = self._spec

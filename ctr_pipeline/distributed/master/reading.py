@@ -39,7 +39,7 @@ def read_status(run_folder: Path) -> JobView:
     return view_job(
         status,
         job=spec.job,
-        epochs=spec.epochs,
+        epochs=spec.course.epochs,
         records_per_epoch=train.num_rows if train else 0,
         newest_cut=find_newest_cut(folder, status.last_cut),
         unix_time=time.time(),

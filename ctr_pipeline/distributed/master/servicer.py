@@ -106,7 +106,7 @@ class MasterServicer:
         return view_job(
             executor.status(),
             job=spec.job,
-            epochs=spec.epochs,
+            epochs=spec.course.epochs,
             records_per_epoch=train.num_rows if train else 0,
             newest_cut=executor.newest_cut,
             unix_time=time.time(),

@@ -36,7 +36,7 @@ def plan_epoch(spec: JobSpec, epoch: int) -> EpochPlan:
         epoch=epoch,
         num_tasks=order.num_tasks,
         rows_per_task=order.rows_per_task,
-        batch_size=spec.batch_size,
+        batch_size=spec.course.batch_size,
         other_rows=order.uneven_tasks,
     )
 
@@ -50,8 +50,8 @@ def steps_through(spec: JobSpec, epoch: int) -> int:
 
 
 def _order_of(spec: JobSpec, epoch: int) -> EpochOrder:
-    rows = _require_train(spec).num_rows
-    return EpochOrder(rows, spec.batch_size, spec.seed, epoch, spec.shuffle, BATCHES_PER_TASK)
+    rows, course = _require_train(spec).num_rows, spec.course
+    return EpochOrder(rows, course.batch_size, course.seed, epoch, course.shuffle, BATCHES_PER_TASK)
 
 
 def plan_job(
@@ -80,13 +80,11 @@ def plan_job(
         min_workers=workers.least,
         max_workers=workers.most,
         standby_workers=runtime.standby_workers,
-        num_epochs=spec.epochs,
+        course=spec.course,
         plan_epoch=lambda epoch: plan_epoch(spec, epoch),
-        valid=_plan_split(valid, spec.batch_size) if valid else None,
-        final_splits=tuple(_plan_split(split, spec.batch_size) for split in finals if split),
+        valid=_plan_split(valid, spec.course.batch_size) if valid else None,
+        final_splits=tuple(_plan_split(split, spec.course.batch_size) for split in finals if split),
         scores_folder=str(scores_folder),
-        checkpoint_seconds=spec.checkpoint_seconds,
-        keep_checkpoints=spec.keep_checkpoints,
         heartbeat_seconds=heartbeat,
         news_seconds=min(heartbeat, max(_NEWS_SECONDS, crowded)),
         has_rounds=spec.update.mode != "async",

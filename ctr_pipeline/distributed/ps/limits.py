@@ -38,20 +38,20 @@ class RequestLimits:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        train = spec.split("train")
+        course, train = spec.course, spec.split("train")
         self._num_tasks = _MOST
-        if train is not None and spec.batch_size > 0:
+        if train is not None:
             order = EpochOrder(
-                train.num_rows, spec.batch_size, spec.seed, 0, spec.shuffle, BATCHES_PER_TASK
+                train.num_rows, course.batch_size, course.seed, 0, course.shuffle, BATCHES_PER_TASK
             )
             self._num_tasks = order.num_tasks
         num_slots = max(len(spec.slot_tables) or len(spec.tables), 1)
-        self._most_in_batch = spec.batch_size * num_slots
+        self._most_in_batch = course.batch_size * num_slots
 
     def check_batch(self, batch: BatchId) -> None:
         """A batch of a training task; raises Refusal."""
-        spec = self._spec
-        if batch.epoch >= spec.epochs or batch.task >= self._num_tasks or batch.attempt > _MOST:
+        epochs = self._spec.course.epochs
+        if batch.epoch >= epochs or batch.task >= self._num_tasks or batch.attempt > _MOST:
             raise Refusal("mismatch", f"the job has no {_name_of(batch)}, attempt {batch.attempt}")
 
     def check_next_epoch(self, batch: BatchId, newest: int) -> None:
@@ -71,11 +71,11 @@ class RequestLimits:
         """Numbers and gradients of a push, whose keys may be anybody's; raises Refusal."""
         self.check_batch(request.batch)
         spec = self._spec
-        most_steps = min(spec.epochs * self._num_tasks * BATCHES_PER_TASK, _MOST_STEPS)
+        most_steps = min(spec.course.epochs * self._num_tasks * BATCHES_PER_TASK, _MOST_STEPS)
         if (
             request.step > min(most_steps, _MOST_STEPS - spec.earlier_steps)
             or request.learning_rate_factor > 1.0
-            or request.num_examples > spec.batch_size
+            or request.num_examples > spec.course.batch_size
         ):
             raise Refusal(
                 "mismatch",

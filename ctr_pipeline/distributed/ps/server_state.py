@@ -473,12 +473,12 @@ def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
     store = EmbeddingStore(
         spec.tables,
         spec.segments,
-        seed=spec.seed,
+        seed=spec.course.seed,
         threads=threads,
-        admit_after=spec.admit_after,
+        admit_after=spec.rows.admit_after,
         memory_limit=None
-        if spec.memory_limit_bytes is None
-        else MemoryLimit(spec.memory_limit_bytes, Path(spec.checkpoints_folder)),
+        if spec.rows.memory_limit_bytes is None
+        else MemoryLimit(spec.rows.memory_limit_bytes, Path(spec.checkpoints_folder)),
     )
     if spec.counts_file:
         # Mapped, and looked up only for rows made here: no server reads all counts into memory.

@@ -216,7 +216,9 @@ class WorkerLoop:
         self._generation = 0
         self._readers: dict[str, EncodedReader] = {}
         train = self._split("train")
-        self._numbers = StepNumbers(train.num_rows, spec.batch_size, spec.seed, spec.shuffle)
+        self._numbers = StepNumbers(
+            train.num_rows, spec.course.batch_size, spec.course.seed, spec.course.shuffle
+        )
         self._scores: _Scores | None = None
         # The batch whose push nobody has waited for yet.
         self._sent: _Sent | None = None
@@ -569,7 +571,7 @@ class WorkerLoop:
                 yield _Unreadable(task, error)
 
     def _batches_of(self, task: LeasedTask) -> Iterator[_Batch]:
-        size = self._spec.batch_size
+        size = self._spec.course.batch_size
         if task.key.kind == "train":
             order = self._numbers.order_of(task.key.epoch)
             wanted = [
@@ -602,8 +604,8 @@ class WorkerLoop:
 
     def _ranges_of(self, task: LeasedTask) -> Iterator[EncodedRows]:
         reader, end = self._reader(task.key.split), task.first_row + task.num_rows
-        for first in range(task.first_row, end, self._spec.batch_size):
-            yield reader.read_range(first, min(self._spec.batch_size, end - first))
+        for first in range(task.first_row, end, self._spec.course.batch_size):
+            yield reader.read_range(first, min(self._spec.course.batch_size, end - first))
 
     def _reader(self, split: str) -> EncodedReader:
         reader = self._readers.get(split)

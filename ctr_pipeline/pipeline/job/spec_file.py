@@ -18,9 +18,10 @@ from ctr_pipeline.distributed.coordination.spec import (
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CheckpointError, RunFolderError
-from ctr_pipeline.pipeline.model.embedding_rows import memory_bound_of, segment_specs, table_specs
+from ctr_pipeline.pipeline.model.embedding_rows import segment_specs, table_specs
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
 from ctr_pipeline.pipeline.stages.encode import Encoding
+from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 
 
 def prepare_spec(
@@ -43,20 +44,15 @@ def prepare_spec(
     counts_file = run.job / "counts.npy"
     with durable.durable_write(counts_file) as file:
         np.save(file, np.concatenate([np.empty(0, np.int64), *encoding.counts]))
-    bound = memory_bound_of(config)
     return JobSpec(
         job=f"{config.name}-{secrets.token_hex(4)}",
         protocol=PROTOCOL_VERSION,
         config_fingerprint=model_fingerprint(config),
         rows_fingerprint=encoding.fingerprint,
         plan_fingerprint=encoding.plan.fingerprint(),
-        seed=config.train.seed,
         tables=tuple(table_specs(config, encoding.plan)),
         slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
         segments=segment_specs(config.model, config.train),
-        admit_after=config.train.embeddings.admit_after,
-        evict_after=config.train.embeddings.evict_after,
-        memory_limit_bytes=None if bound is None else bound.num_bytes,
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,
         dense_optimizer=config.train.optimizer.to_spec(),
@@ -67,11 +63,8 @@ def prepare_spec(
             EncodedSplit(name, str(folder.resolve()), _num_rows(folder))
             for name, folder in encoding.folders.items()
         ),
-        batch_size=config.train.batch_size,
-        epochs=config.train.epochs,
-        shuffle=config.train.shuffle,
-        checkpoint_seconds=config.train.checkpoint_seconds,
-        keep_checkpoints=config.train.keep_checkpoints,
+        course=config.train.part(TrainingCourse),
+        rows=config.train.embeddings.part(RowLifecycle),
         checkpoints_folder=str(run.checkpoints.resolve()),
         earlier_steps=earlier_steps,
     )

@@ -127,8 +127,8 @@ def build_store(
 
 def memory_bound_of(config: Config) -> MemoryBound | None:
     """The bound that a config sets on records in memory of each process; None if there is none."""
-    limit_gb = config.train.embeddings.memory_limit_gb
-    return None if limit_gb is None else MemoryBound(round(limit_gb * 1e9))
+    num_bytes = config.train.embeddings.memory_limit_bytes
+    return None if num_bytes is None else MemoryBound(num_bytes)
 
 
 def memory_limit_of(config: Config, folder: Path) -> MemoryLimit | None:

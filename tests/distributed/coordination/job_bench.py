@@ -31,6 +31,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.specs.course import TrainingCourse
 
 SCORES = ScoreSummary(((3, 4),), ((1, 6),), 2.0, 1.0)
 
@@ -62,14 +63,14 @@ class Bench:
             "num_parameter_servers": 1,
             "min_workers": 1,
             "max_workers": 2,
-            "num_epochs": 2,
             "plan_epoch": plan_epoch,
             "valid": ScoredSplit("valid", 10, 10),
             "final_splits": (ScoredSplit("test", 10, 10),),
             "scores_folder": "scores",
-            "checkpoint_seconds": 30.0,
             "most_clock_step_seconds": 1e9,
         }
+        given = {key: changes.pop(key) for key in TrainingCourse.model_fields if key in changes}
+        values["course"] = TrainingCourse(**{"epochs": 2, **given})
         self.settings = JobSettings(**{**values, **changes})
         self.now = 0.0
         self.disk = {}

@@ -58,6 +58,7 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId, Round, worker_
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.specs.course import TrainingCourse
 
 NUM_SERVERS = 2
 NUM_WORKERS = 2
@@ -84,7 +85,7 @@ def make_settings(**changes: Any) -> JobSettings:
         num_parameter_servers=NUM_SERVERS,
         min_workers=1,
         max_workers=NUM_WORKERS,
-        num_epochs=NUM_EPOCHS,
+        course=TrainingCourse(epochs=NUM_EPOCHS, checkpoint_seconds=2.0, keep_checkpoints=1),
         plan_epoch=plan_epoch,
         valid=ScoredSplit("valid", SCORE_ROWS["valid"], SCORE_ROWS_PER_TASK),
         final_splits=(
@@ -92,8 +93,6 @@ def make_settings(**changes: Any) -> JobSettings:
             ScoredSplit("test", SCORE_ROWS["test"], SCORE_ROWS_PER_TASK),
         ),
         scores_folder="scores",
-        checkpoint_seconds=2.0,
-        keep_checkpoints=1,
         full_every=3,
         work_ahead_seconds=5.0,
         worker_silence_seconds=3.0,

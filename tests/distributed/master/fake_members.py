@@ -454,7 +454,7 @@ class FakeWorker:
             holding.done |= 1 << batch
             if any(repeated):
                 holding.repeated |= 1 << batch
-            rows = self._world.spec.batch_size
+            rows = self._world.spec.course.batch_size
             if batch == num_batches - 1:
                 rows = plan.rows_of(key.task) - batch * rows
             holding.losses[batch] = 0.5 * rows

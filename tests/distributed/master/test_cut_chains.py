@@ -1,8 +1,7 @@
 import zlib
-from dataclasses import replace
 
 import pytest
-from job_specs import job_spec
+from job_specs import change_spec, job_spec
 
 from ctr_pipeline.distributed.coordination.events import CutTaken, TakeCut
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply
@@ -82,7 +81,7 @@ def test_deltas_that_outgrow_their_base_make_the_next_cut_a_full_one(tmp_path, s
     [(True, 30, 170), (False, 30, 0), (True, None, 0), (True, 500, 0)],
 )
 def test_old_rows_are_removed_when_an_epoch_ends(tmp_path, server, ends_epoch, evict_after, oldest):
-    spec = replace(SPEC, evict_after=evict_after, earlier_steps=120)
+    spec = change_spec(SPEC, evict_after=evict_after, earlier_steps=120)
     folder = CheckpointsFolder(tmp_path, "job-1")
     keeper = CutKeeper(spec, folder, server, deadline_seconds=1.0, wall_clock=lambda: 0.0)
     action = TakeCut(1, 1, 0, True, 0, 80, 0, FROZEN, ends_epoch)

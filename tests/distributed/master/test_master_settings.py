@@ -5,6 +5,7 @@ import pytest
 from fake_members import prepare_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_specs import change_spec
 
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.order import EpochOrder
@@ -27,14 +28,14 @@ def spec(tmp_path_factory):
     epoch=st.integers(0, 5),
 )
 def test_tasks_are_those_of_the_order_of_rows(spec, num_rows, batch_size, shuffle, epoch):
-    spec = replace(
+    spec = change_spec(
         spec,
         batch_size=batch_size,
         shuffle=shuffle,
         splits=(EncodedSplit("train", "", num_rows),),
     )
     plan = plan_epoch(spec, epoch)
-    order = EpochOrder(num_rows, batch_size, spec.seed, epoch, shuffle, 64)
+    order = EpochOrder(num_rows, batch_size, spec.course.seed, epoch, shuffle, 64)
     assert plan.num_tasks == order.num_tasks
     tasks = list(order.tasks())
     assert [plan.rows_of(task.task) for task in tasks] == [task.num_rows for task in tasks]
@@ -47,10 +48,10 @@ def test_tasks_are_those_of_the_order_of_rows(spec, num_rows, batch_size, shuffl
 @settings(max_examples=30, deadline=None)
 @given(num_rows=st.integers(1, 30_000), batch_size=st.integers(1, 200))
 def test_steps_are_counted_with_the_short_batches_of_each_epoch(spec, num_rows, batch_size):
-    spec = replace(spec, batch_size=batch_size, splits=(EncodedSplit("train", "", num_rows),))
+    spec = change_spec(spec, batch_size=batch_size, splits=(EncodedSplit("train", "", num_rows),))
     steps = 0
     for epoch in range(3):
-        steps += EpochOrder(num_rows, batch_size, spec.seed, epoch, True, 64).num_batches
+        steps += EpochOrder(num_rows, batch_size, spec.course.seed, epoch, True, 64).num_batches
         assert steps_through(spec, epoch) == steps
 
 

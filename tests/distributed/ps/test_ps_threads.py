@@ -37,7 +37,7 @@ class Worker:
     def __init__(self, core, number, keys):
         self.caller = Caller(core, str(number))
         self.task = number
-        self.rng = np.random.default_rng([core.spec.seed, number])
+        self.rng = np.random.default_rng([core.spec.course.seed, number])
         self.keys = keys
         self.pushed = {}
         self.errors = []

@@ -19,9 +19,9 @@ def local_process(spec):
     store = EmbeddingStore(
         spec.tables,
         spec.segments,
-        seed=spec.seed,
+        seed=spec.course.seed,
         threads=1,
-        admit_after=spec.admit_after,
+        admit_after=spec.rows.admit_after,
     )
     counts = np.load(spec.counts_file)
     store.set_training_counts(np.split(counts, np.cumsum([t.num_ids for t in spec.tables])[:-1]))
@@ -126,7 +126,7 @@ def test_servers_train_the_bits_of_one_process(
         update=rule,
         admit_after=admit_after,
         # Where there are three, all but a page of each lies in a file.
-        memory_limit_bytes=4096 if num_servers == 3 else None,
+        memory_limit_gb=4096e-9 if num_servers == 3 else None,
     )
     initial = np.random.default_rng(1).standard_normal(spec.num_dense).astype(np.float32)
     store, dense = train_locally(replace(spec, num_parameter_servers=1), initial)

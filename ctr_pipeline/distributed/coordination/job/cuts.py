@@ -145,7 +145,7 @@ def drop_old(state: JobState) -> None:
     pinned = {ledger.best_cut}
     if ledger.epoch_cuts:
         pinned.add(ledger.epoch_cuts[max(ledger.epoch_cuts)])
-    keep = cuts_to_keep(state.cuts, state.settings.keep_checkpoints, pinned)
+    keep = cuts_to_keep(state.cuts, state.settings.course.keep_checkpoints, pinned)
     for cut in set(state.cuts).difference(keep):
         state.forget_cut(cut)
     state.actions.append(DropCuts(keep))

@@ -149,7 +149,7 @@ def take_in_decision(state: JobState, event: EpochDecided) -> None:
     ledger.best_epoch = event.best_epoch
     state.end_scoring()
     cuts.drop_old(state)
-    if event.stop or ledger.epoch >= state.settings.num_epochs:
+    if event.stop or ledger.epoch >= state.settings.course.epochs:
         _end_training(state, event.reason)
     else:
         _go_on(state)

@@ -389,7 +389,7 @@ def _resume(state: JobState) -> None:
     head.phase, head.reason, head.traceback = "waiting", "", ""
     head.is_restored = head.has_started = False
     head.errors_in_row = head.stalls_in_row = 0
-    if head.training_over and state.ledger.epoch < settings.num_epochs:
+    if head.training_over and state.ledger.epoch < settings.course.epochs:
         # More epochs are allowed than before: the last one is decided on again.
         head.training_over = False
         head.final_scores = ()

@@ -119,7 +119,7 @@ class JobState:
             ),
             servers=Servers(settings.first_placement(), settings.num_parameter_servers),
             ledger=Ledger(),
-            cut_schedule=CutSchedule(settings.checkpoint_seconds, 0.0),
+            cut_schedule=CutSchedule(settings.course.checkpoint_seconds, 0.0),
             heat=HeatWatch(settings.heat),
             storage=StorageWait(settings.storage_timeout_seconds),
         )

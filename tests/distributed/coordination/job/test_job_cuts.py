@@ -125,7 +125,7 @@ def test_a_cut_that_proves_damaged_while_it_is_kept_is_no_parent_of_the_next():
 
 def test_scores_of_a_best_cut_that_is_lost_meanwhile_are_not_mixed_with_those_of_another():
     splits = (ScoredSplit("test", 20, 10),)
-    bench = Bench(num_epochs=2, final_splits=splits)
+    bench = Bench(epochs=2, final_splits=splits)
     bench.begin_training("w")
     bench.train_all(most_tasks=6 + 1 + 6 + 1 + 1)
     assert (bench.job.phase, bench.job.status().tasks_done) == ("scoring", 1)
@@ -142,7 +142,7 @@ def test_scores_of_a_best_cut_that_is_lost_meanwhile_are_not_mixed_with_those_of
 
 def test_old_cuts_go_and_the_best_one_stays():
     bench = Bench(
-        keep_checkpoints=1, num_epochs=9, worker_silence_seconds=1e9, server_silence_seconds=1e9
+        keep_checkpoints=1, epochs=9, worker_silence_seconds=1e9, server_silence_seconds=1e9
     )
     bench.begin_training("w")
     bench.train_all(most_tasks=6 + 1)  # One epoch and its validation: cut 1 is the best.

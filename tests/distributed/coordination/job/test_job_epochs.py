@@ -20,7 +20,7 @@ from ctr_pipeline.distributed.coordination.tasks import ScoredSplit
 
 
 def test_an_epoch_ends_with_a_cut_a_validation_and_a_decision():
-    bench = Bench(num_epochs=2)
+    bench = Bench(epochs=2)
     bench.begin_training("w")
     bench.train_all()
     kinds = [
@@ -40,7 +40,7 @@ def test_an_epoch_ends_with_a_cut_a_validation_and_a_decision():
 
 
 def test_the_last_epoch_as_the_best_needs_no_restore():
-    bench = Bench(num_epochs=2)
+    bench = Bench(epochs=2)
     bench.best_epoch = 1
     bench.holds.add(DecideEpoch)
     bench.begin_training("w")
@@ -54,7 +54,7 @@ def test_the_last_epoch_as_the_best_needs_no_restore():
 
 
 def test_early_stopping_ends_training():
-    bench = Bench(num_epochs=9)
+    bench = Bench(epochs=9)
     bench.stops = True
     bench.begin_training("w")
     bench.train_all()
@@ -63,7 +63,7 @@ def test_early_stopping_ends_training():
 
 
 def test_without_validation_rows_the_decision_comes_at_once():
-    bench = Bench(valid=None, final_splits=(), num_epochs=1)
+    bench = Bench(valid=None, final_splits=(), epochs=1)
     bench.begin_training("w")
     bench.train_all()
     assert bench.all_of(DecideEpoch)[0].valid is None
@@ -71,7 +71,7 @@ def test_without_validation_rows_the_decision_comes_at_once():
 
 
 def test_only_final_scores_are_written_to_files():
-    bench = Bench(num_epochs=1, final_splits=(ScoredSplit("valid", 10, 10),))
+    bench = Bench(epochs=1, final_splits=(ScoredSplit("valid", 10, 10),))
     bench.begin_training("w")
     bench.train_all(most_tasks=6)
     (valid,) = bench.lease(0, "w").tasks
@@ -82,7 +82,7 @@ def test_only_final_scores_are_written_to_files():
 
 
 def test_a_server_lost_after_training_changes_nothing():
-    bench = Bench(num_epochs=2)
+    bench = Bench(epochs=2)
     bench.begin_training("w")
     bench.see("ps", 0, "p")
     bench.train_all()
@@ -94,7 +94,7 @@ def test_a_server_lost_after_training_changes_nothing():
 
 
 def test_a_server_lost_while_the_best_is_scored_costs_no_scores():
-    bench = Bench(num_epochs=1, final_splits=(ScoredSplit("test", 20, 10),))
+    bench = Bench(epochs=1, final_splits=(ScoredSplit("test", 20, 10),))
     bench.begin_training("w")
     bench.train_all(most_tasks=6 + 1 + 1)
     assert bench.job.phase == "scoring"
@@ -106,7 +106,7 @@ def test_a_server_lost_while_the_best_is_scored_costs_no_scores():
 
 
 def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
-    bench = Bench(num_epochs=2)
+    bench = Bench(epochs=2)
     bench.holds.add(RestoreCut)
     bench.tell(Tick())
     bench.register("ps", 0, "p")
@@ -125,7 +125,7 @@ def test_the_newest_epoch_stands_in_for_a_best_cut_that_is_damaged():
 
 
 def test_all_leave_when_training_is_over_and_its_best_epoch_is_scored():
-    bench = Bench(num_epochs=1)
+    bench = Bench(epochs=1)
     bench.begin_training("w")
     bench.see("ps", 0, "p")
     bench.train_all()
@@ -139,7 +139,7 @@ def test_all_leave_when_training_is_over_and_its_best_epoch_is_scored():
 
 
 def test_members_that_do_not_leave_are_waited_for_only_so_long():
-    bench = Bench(num_epochs=1, leave_seconds=10.0)
+    bench = Bench(epochs=1, leave_seconds=10.0)
     bench.begin_training("w")
     bench.see("ps", 0, "p")
     bench.tell(CannotGoOn("validation rows are of one class"))

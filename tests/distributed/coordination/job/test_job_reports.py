@@ -132,7 +132,7 @@ def test_a_report_of_what_cannot_be_is_refused_and_told_before_and_after_a_resta
     ],
 )
 def test_scores_of_what_cannot_be_are_refused(scores, words):
-    bench = Bench(num_epochs=1)
+    bench = Bench(epochs=1)
     bench.begin_training("w")
     bench.train_all(most_tasks=6)
     (task,) = bench.lease(0, "w").tasks

@@ -44,7 +44,7 @@ def test_a_job_that_scores_does_so_with_its_cut_and_touches_none(most_tasks):
 
 
 def test_a_job_that_scores_outlives_its_members_and_its_master():
-    trained = Bench(num_epochs=1)
+    trained = Bench(epochs=1)
     trained.begin_training("w")
     trained.train_all()
     (cut,) = trained.cuts
@@ -64,7 +64,7 @@ def test_a_job_that_scores_outlives_its_members_and_its_master():
 
 
 def test_a_job_that_scores_fails_rather_than_score_with_other_parameters():
-    trained = Bench(num_epochs=1)
+    trained = Bench(epochs=1)
     trained.begin_training("w")
     trained.train_all()
     (cut,) = trained.cuts

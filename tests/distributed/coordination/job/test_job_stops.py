@@ -79,7 +79,7 @@ def test_a_stop_whose_cut_keeps_failing_is_a_stop_all_the_same():
 
 @pytest.mark.parametrize("phase", ["waiting", "validating"])
 def test_a_stop_where_nothing_is_new_needs_no_cut(phase):
-    bench = Bench(num_epochs=1)
+    bench = Bench(epochs=1)
     bench.tell(Tick())
     if phase != "waiting":
         bench.register("ps", 0, "p")
@@ -125,10 +125,10 @@ def test_a_server_lost_while_the_job_stops_does_not_hold_it_up():
 
 
 def test_more_epochs_may_be_asked_for_when_a_finished_job_goes_on():
-    bench = Bench(num_epochs=1)
+    bench = Bench(epochs=1)
     bench.begin_training("w")
     bench.train_all()
-    again = Bench(records=bench.disk, resume=True, num_epochs=2)
+    again = Bench(records=bench.disk, resume=True, epochs=2)
     again.cuts = bench.cuts
     again.register("ps", 0, "q")
     again.register("worker", 0, "v")
@@ -161,7 +161,7 @@ def test_a_resumption_is_an_event(num_tasks, place):
     ("code", "why"), [(0, ""), (-15, ""), (143, ""), (-9, ""), (-11, "crashed (SIGSEGV)")]
 )
 def test_members_that_leave_a_finished_job_had_no_accident(code, why):
-    bench = Bench(num_epochs=1)
+    bench = Bench(epochs=1)
     bench.begin_training("w")
     bench.train_all()
     assert bench.job.phase == "finished"
@@ -176,10 +176,10 @@ def test_members_that_leave_a_finished_job_had_no_accident(code, why):
 
 
 def test_a_finished_job_that_goes_on_ends_at_once_and_starts_nobody():
-    bench = Bench(num_epochs=1)
+    bench = Bench(epochs=1)
     bench.begin_training("w")
     bench.train_all()
-    again = Bench(records=bench.disk, resume=True, num_epochs=1)
+    again = Bench(records=bench.disk, resume=True, epochs=1)
     again.tell(Tick())
     assert again.told() == "the job is resumed: nothing is left to train"
     again.tell(ProcessesSeen(()))
