@@ -76,9 +76,8 @@ class Moments(_Frozen):
         mean: None if count is 0, as are all others.
         minimum: Smallest finite value.
         maximum: Largest finite value.
-        skew: Third standardised moment of the population; None if the deviation is 0.
-        weight: What the rows with finite values weigh, if mean, deviation and skew weigh rows; 0:
-            those weigh nothing, and all count alike. None: rows have no weights.
+        weight: What the rows with finite values weigh, if mean and deviation weigh rows; 0: those
+            weigh nothing, and all count alike. None: rows have no weights.
     """
 
     count: int
@@ -86,7 +85,6 @@ class Moments(_Frozen):
     standard_deviation: float | None
     minimum: float | None
     maximum: float | None
-    skew: float | None
     weight: float | None = None
 
 
@@ -167,6 +165,8 @@ class ColumnStatistics(_Frozen):
         num_infinite: Infinite values of a number column.
         num_distinct: Distinct values present, exact.
         moments: Moments of a number column.
+        summary: By name, what `summary_statistics` says of a column; of lists of numbers, all
+            numbers together.
         quantiles: The 5, 25, 50, 75 and 95 % quantiles of a number column, by "0.05" and so on.
         missing_label_rate: Click rate of the rows without a value; None if there are none.
         top_values: The most frequent values, most frequent first.
@@ -186,6 +186,7 @@ class ColumnStatistics(_Frozen):
     num_infinite: int = 0
     num_distinct: int
     moments: Moments | None = None
+    summary: dict[str, float | int] = {}
     quantiles: dict[str, float] = {}
     missing_label_rate: float | None = None
     top_values: tuple[ValueCount, ...] = ()
@@ -438,7 +439,7 @@ class Statistics(_Frozen):
     def shown(self) -> "Statistics":
         """The same for a terminal or a program: of sensitive columns counts and rates alone."""
         columns = dict(self.columns)
-        nothing: dict[str, Any] = {"quantiles": {}, "histogram": (), "moments": None}
+        nothing: dict[str, Any] = {"quantiles": {}, "histogram": (), "moments": None, "summary": {}}
         for name in self.sensitive:
             columns[name] = columns[name].model_copy(update=nothing)
         return self.model_copy(

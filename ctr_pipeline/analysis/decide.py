@@ -351,7 +351,8 @@ def _decide_number(
     else:
         tail = _describe_tail(column, moments)
         number = (Standardize(),) if tail is None else (Log(), Standardize())
-        shape = f"skew {moments.skew:.1f}" if moments.skew is not None else "no skew"
+        skew = column.summary.get("skew")
+        shape = "no skew" if skew is None else f"skew {skew:.1f}"
         chain = "standardized" if tail is None else "log, then standardized"
         mark = "; " if told else ", "
         reason = f"{kind}{mark}{shape}{f', {tail}' if tail else ''}: {chain}, and {id_reason}"
@@ -392,7 +393,7 @@ def _between_categories(column: ColumnStatistics) -> tuple[float, ...]:
 
 def _describe_tail(column: ColumnStatistics, moments: Moments) -> str | None:
     """What makes the logarithm better than the number itself, or None if it is not."""
-    minimum, maximum, skew = moments.minimum, moments.maximum, moments.skew
+    minimum, maximum, skew = moments.minimum, moments.maximum, column.summary.get("skew")
     if minimum is None or maximum is None or skew is None:
         return None
     if maximum < SMALLEST_LOG_MAXIMUM or minimum < -NEGATIVE_SHARE * column.quantiles["0.95"]:

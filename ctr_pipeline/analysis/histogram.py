@@ -11,7 +11,9 @@ HEAVY_SKEW = 2.0
 """Beyond this skew, equal widths would put nearly all rows into one bin."""
 
 
-def plan_edges(moments: Moments, few_values: Sequence[float] | None) -> tuple[float, ...]:
+def plan_edges(
+    moments: Moments, skew: float, few_values: Sequence[float] | None
+) -> tuple[float, ...]:
     """Edges of at most 20 bins, ascending; empty if there is no finite value.
 
     Args:
@@ -25,7 +27,7 @@ def plan_edges(moments: Moments, few_values: Sequence[float] | None) -> tuple[fl
     if few_values is not None:
         return (*few_values, few_values[-1])
     low, high = moments.minimum, moments.maximum
-    if abs(moments.skew or 0.0) > HEAVY_SKEW:
+    if abs(skew) > HEAVY_SKEW:
         inner = np.sinh(np.linspace(np.arcsinh(low), np.arcsinh(high), MAX_BINS + 1))[1:-1]
     else:
         # Not low + share * (high - low), whose difference may overflow.

@@ -48,6 +48,7 @@ from ctr_pipeline.statistics import (
     Moments,
     ValueCount,
 )
+from ctr_pipeline.summary_statistics.registry import TEXT_STATISTICS
 
 NUM_TOP_VALUES = 20
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -101,13 +102,11 @@ class ColumnGroups:
         information: What they say about the click.
         cuts: Ends of the intervals of a number column.
         num_rows: Rows by number of the interval, None for missing ones, of a number column.
-        num_singletons: Values of a text column that occur once.
     """
 
     information: LabelInformation | None
     cuts: tuple[float, ...] = ()
     num_rows: dict[int | None, int] = field(default_factory=dict)
-    num_singletons: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def measure_column(
     if plan.vector is not None:
         vectors = _use_numbers(rows_of, plan.vector, weighted=weighted)
     is_plain_text = plan.column_type is ColumnType.TEXT and lengths is None and vectors is None
-    moments, summary = _measure_moments(rows_of, plan, weighted=weighted)
+    moments, described, summary = _measure_moments(rows_of, plan, weighted=weighted)
     quantiles = _measure_quantiles(rows_of, plan, moments)
     boundaries: dict[str, dict[str, tuple[float, ...]]] = {}
     for wanted in plan.boundaries:
@@ -172,7 +171,11 @@ def measure_column(
     top = _top_values(top_values)
     if groups is not None:
         statistics = statistics.model_copy(
-            update={"top_values": top, "label_information": groups.groups.information}
+            update={
+                "top_values": top,
+                "label_information": groups.groups.information,
+                "summary": groups.described,
+            }
         )
         return MeasuredColumn(statistics, moments, boundaries, groups.groups)
     if lengths is not None:
@@ -181,7 +184,10 @@ def measure_column(
         return MeasuredColumn(statistics, moments, boundaries)
     of_parts = quantiles[(), None].rows
     statistics, of_rows = _profile_number(
-        rows_of, statistics.model_copy(update={"top_values": top}), moments[plan.column], of_parts
+        rows_of,
+        statistics.model_copy(update={"top_values": top, "summary": described}),
+        moments[plan.column],
+        of_parts,
     )
     if vectors is not None:
         # Numbers of vectors are no rows either.
@@ -192,9 +198,10 @@ def measure_column(
 
 def _measure_moments(
     rows_of: RowsOf, plan: ColumnPlan, *, weighted: bool
-) -> tuple[dict[str, Moments], Sequence[Any] | None]:
+) -> tuple[dict[str, Moments], dict[str, float | int], Sequence[Any] | None]:
     """Moments by expression key; of numbers the row of `summary_query` comes with the first."""
     moments: dict[str, Moments] = {}
+    described: dict[str, float | int] = {}
     summary: Sequence[Any] | None = None
     pending = list(plan.moments)
 
@@ -219,10 +226,14 @@ def _measure_moments(
         else:
             (row,) = rows_of(range_query(chains, weighted=weighted), parameters_of(chains))
         ranges = dict(zip(chains, read_ranges(row, len(chains)), strict=True))
-        for chain, one in collect_moments(rows_of, ranges, parameters_of).items():
+        found = collect_moments(
+            rows_of, ranges, parameters_of, summarized=() if plan.profile else None
+        )
+        described |= found.summary
+        for chain, one in found.by_chain.items():
             moments[expression_key(plan.column, chain)] = one
         pending = [chain for chain in pending if chain not in ranges]
-    return moments, summary
+    return moments, described, summary
 
 
 def _text_start(chain: Chain) -> Chain:
@@ -364,7 +375,7 @@ def _profile_number(
     if statistics.num_distinct <= NUM_TOP_VALUES:
         numbers = (float(top.value) for top in statistics.top_values)
         few_values = sorted(number for number in numbers if math.isfinite(number))
-    edges = plan_edges(moments, few_values)
+    edges = plan_edges(moments, statistics.summary.get("skew", 0.0), few_values)
     groups, histogram = _group_numbers(rows_of, few_values or cuts, edges)
     profiled = statistics.model_copy(
         update={
@@ -405,9 +416,15 @@ def _top_values(rows: Sequence[tuple[Any, ...]]) -> tuple[ValueCount, ...]:
 
 @dataclass(frozen=True)
 class _TextGroups:
-    """The groups of a text column, and what they say as `summary_query` would."""
+    """The groups of a text column.
+
+    Attributes:
+        described: Summary statistics, by name.
+        summary: As `summary_query` would give it.
+    """
 
     groups: ColumnGroups
+    described: dict[str, float | int]
     summary: tuple[int, int, int, int]
 
 
@@ -416,7 +433,8 @@ def _group_values(rows_of: RowsOf, num_rows: int) -> _TextGroups:
     found = rows_of(group_sizes_query(), {})
     sizes = [tuple(sizes) for is_missing, *sizes in found if not is_missing]
     missing = [tuple(sizes) for is_missing, *sizes in found if is_missing]
-    num_singletons = sum(num_values for rows, _, num_values in sizes if rows == 1)
+    values = np.array(sizes, np.int64).reshape(-1, 3)
+    described = {one.name: one.finish(values[:, 0], values[:, 2]) for one in TEXT_STATISTICS}
     num_distinct = sum(num_values for _, _, num_values in sizes)
     # NULL and '' are one group, of rows that lack a value.
     num_missing = sum(rows * num_values for rows, _, num_values in missing)
@@ -425,8 +443,11 @@ def _group_values(rows_of: RowsOf, num_rows: int) -> _TextGroups:
         sizes.append((num_missing, missing_clicks, 1))
     rows_G, clicks_G, times_G = np.array(sizes, np.int64).reshape(-1, 3).T
     information = label_information(Groups(rows_G, clicks_G, times_G))
-    groups = ColumnGroups(information, num_singletons=num_singletons)
-    return _TextGroups(groups, (num_missing, missing_clicks, 0, num_distinct))
+    return _TextGroups(
+        ColumnGroups(information),
+        {name: value for name, value in described.items() if value is not None},
+        (num_missing, missing_clicks, 0, num_distinct),
+    )
 
 
 def _group_numbers(
@@ -492,7 +513,7 @@ def compare_column(
             known_place = REST if value is None else places[value]
             place = known_place if is_known else UNSEEN
         found[sample][place] = count
-    return tuple(drift_of_values(statistics, groups.num_singletons, rows) for rows in found)
+    return tuple(drift_of_values(statistics, rows) for rows in found)
 
 
 def _histogram(

@@ -1,4 +1,4 @@
-"""Moments in two passes: the mean, then the powers of the deviations from it.
+"""Moments in two passes: the mean, then what is made of the deviations from it.
 
 Each value is scaled by a power of two into (-1, 1) first, and so are the deviations, so that no
 power overflows or vanishes, however large or small the values are. What the rounded mean is off by
@@ -6,14 +6,16 @@ is known after the second pass and taken out of all moments. Engines add the flo
 of their own, so their results differ in the last digits.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.sql import Query, central_query, mean_query
 from ctr_pipeline.statistics import Moments
+from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS
 
 RowsOf = Callable[[Query, dict[str, float]], list[tuple[Any, ...]]]
 
@@ -38,6 +40,18 @@ class ValueRange:
     weight: float | None = None
 
 
+class CollectedMoments(NamedTuple):
+    """What is found about the values after some chains.
+
+    Attributes:
+        by_chain: Moments.
+        summary: Summary statistics of the values themselves, by name.
+    """
+
+    by_chain: dict[Chain, Moments]
+    summary: dict[str, float | int]
+
+
 def read_ranges(row: Sequence[Any], num_chains: int) -> list[ValueRange]:
     """One range a chain, from the columns of `range_query`."""
     width = len(row) // num_chains
@@ -48,19 +62,21 @@ def collect_moments(
     rows_of: RowsOf,
     ranges: Mapping[Chain, ValueRange],
     parameters_of: Callable[[Sequence[Chain]], dict[str, float]],
-) -> dict[Chain, Moments]:
+    *,
+    summarized: Chain | None = None,
+) -> CollectedMoments:
     """Moments of the finite values of the table of value counts, after each of some chains.
 
     Args:
         rows_of: Runs a query with its parameters.
         ranges: Ranges of each chain; all begin alike, as one query takes them.
         parameters_of: Gives the parameters of a query of some chains, such as `chain_parameters`.
+        summarized: The chain that summary statistics are of; None: of none.
 
     Returns:
-        Where ranges have a weight, mean, deviation and skew weigh rows, unless all rows with a
-            finite value weigh nothing.
+        Where ranges have a weight, rows are weighed, unless all with a finite value weigh nothing.
     """
-    found: dict[Chain, Moments] = {}
+    found = CollectedMoments({}, {})
     for weighted in (False, True):
         chosen = {
             chain: one
@@ -68,8 +84,13 @@ def collect_moments(
             if one.count and bool(one.weight) is weighted
         }
         if chosen:
-            found |= _collect(rows_of, chosen, parameters_of(tuple(chosen)), weighted=weighted)
-    return {chain: found.get(chain) or _no_moments(one.weight) for chain, one in ranges.items()}
+            parameters = parameters_of(tuple(chosen))
+            some = _collect(rows_of, chosen, parameters, weighted=weighted, summarized=summarized)
+            found = CollectedMoments(found.by_chain | some.by_chain, found.summary | some.summary)
+    moments = {
+        chain: found.by_chain.get(chain) or _no_moments(one.weight) for chain, one in ranges.items()
+    }
+    return found._replace(by_chain=moments)
 
 
 def _no_moments(weight: float | None) -> Moments:
@@ -79,7 +100,6 @@ def _no_moments(weight: float | None) -> Moments:
         standard_deviation=None,
         minimum=None,
         maximum=None,
-        skew=None,
         weight=weight,
     )
 
@@ -90,7 +110,8 @@ def _collect(
     parameters: dict[str, float],
     *,
     weighted: bool,
-) -> dict[Chain, Moments]:
+    summarized: Chain | None,
+) -> CollectedMoments:
     """Of chains with values, weighed or not, by two queries."""
     chains = tuple(ranges)
     ends = [(one.minimum or 0.0, one.maximum or 0.0) for one in ranges.values()]
@@ -112,13 +133,18 @@ def _collect(
     ]
     for place, (center, width) in enumerate(zip(centers, widths, strict=True)):
         parameters |= {f"center{place}": center, f"stretch{place}": math.ldexp(1.0, -width)}
-    (powers,) = rows_of(central_query(chains, weighted=weighted), parameters)
-    found = {}
+    of_place = chains.index(summarized) if summarized in ranges else None
+    query = central_query(chains, weighted=weighted, summarized=of_place)
+    (powers,) = rows_of(query, parameters)
+    found, summary = {}, {}
     for place, (chain, one) in enumerate(ranges.items()):
         size, width, total, (low, high) = sizes[place], widths[place], totals[place], ends[place]
-        first, second, third = (power / total for power in powers[3 * place : 3 * place + 3])
-        variance, third = _about_the_mean(first, second, third)
+        first, second = (power / total for power in powers[2 * place : 2 * place + 2])
+        variance = max(second - first**2, 0.0)
         mean = centers[place] + math.ldexp(first, width)
+        if place == of_place:
+            terms = [power / total for power in powers[2 * len(chains) :]]
+            summary = _summarize(first, variance, terms)
         found[chain] = Moments(
             count=one.count,
             # Adding 0 makes 0 of -0, which SQL does not tell apart.
@@ -126,16 +152,19 @@ def _collect(
             standard_deviation=math.ldexp(math.sqrt(variance), size + width),
             minimum=low + 0.0,
             maximum=high + 0.0,
-            skew=third / variance**1.5 if variance > 0 else None,
             weight=one.weight,
         )
+    return CollectedMoments(found, summary)
+
+
+def _summarize(mean: float, variance: float, terms: Sequence[float]) -> dict[str, float | int]:
+    found: dict[str, float | int] = {}
+    rest = iter(terms)
+    for one in NUMBER_STATISTICS:
+        value = one.finish(mean, variance, *itertools.islice(rest, len(one.terms)))
+        if value is not None:
+            found[one.name] = value
     return found
-
-
-def _about_the_mean(first: float, second: float, third: float) -> tuple[float, float]:
-    """Second and third central moment, from moments about a number near the mean."""
-    variance = second - first**2
-    return max(variance, 0.0), third - 3 * first * second + 2 * first**3
 
 
 def _exponent_above(bound: float) -> int:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import placeholder_prefix
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS
 from ctr_pipeline.transforms.base import NumberTransform
 
 MOST_VALUES = 8192
@@ -123,18 +124,20 @@ def add_values(chains: Sequence[Chain]) -> Answer:
     return answer
 
 
-def add_powers(chains: Sequence[Chain]) -> Answer:
+def add_powers(chains: Sequence[Chain], summarized: int | None) -> Answer:
     """As `sql.central_query`."""
 
     def answer(counts: SmallCounts, parameters: Parameters) -> Rows:
-        row = []
+        row, terms = [], []
         for place, values in enumerate(_after_chains(counts, chains, parameters)):
             shrink, center, stretch = (
                 float(parameters[f"{name}{place}"]) for name in ("shrink", "center", "stretch")
             )
             y = (values * shrink - center) * stretch
-            row += [_sum_over(power, counts.num_rows) for power in (y, y * y, y * y * y)]
-        return [tuple(row)]
+            row += [_sum_over(one, counts.num_rows) for one in (y, y * y)]
+            if place == summarized:
+                terms = [term(y) for one in NUMBER_STATISTICS for term in one.terms]
+        return [(*row, *(_sum_over(term, counts.num_rows) for term in terms))]
 
     return answer
 

@@ -16,6 +16,7 @@ from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step, placeholder_prefix
 from ctr_pipeline.features import SequenceSpec, VectorSpec
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS
 from ctr_pipeline.transforms.base import Transform
 from ctr_pipeline.transforms.count_encode import CountEncode
 from ctr_pipeline.transforms.target_encode import TargetEncode
@@ -310,11 +311,17 @@ def mean_query(chains: Chains, *, weighted: bool = False) -> Query:
 
 
 @cache
-def central_query(chains: Chains, *, weighted: bool = False) -> Query:
-    """Sums of y, y^2, y^3 after each chain, over rows or what they weigh.
+def central_query(
+    chains: Chains, *, weighted: bool = False, summarized: int | None = None
+) -> Query:
+    """Sums of y and y^2 after each chain, over rows or what they weigh.
 
     y = (value * $shrink - $center) * $stretch. Placeholders end in the chain's place: $shrink0 and
     so on.
+
+    Args:
+        summarized: The place of the chain whose y the terms of `NUMBER_STATISTICS` are of, which
+            come after all others; None: of none.
     """
     size = _size(weighted)
     terms, sums = [], []
@@ -326,14 +333,22 @@ def central_query(chains: Chains, *, weighted: bool = False) -> Query:
         )
         y = exp.Mul(this=exp.Paren(this=centered), expression=_number(f"stretch{place}"))
         terms.append(_as(y, f"y{place}"))
-        power: exp.Expr = exp.column(f"y{place}")
-        for degree in range(1, 4):
-            sums.append(_as(_sum_over(power, size), f"power{degree}_{place}"))
-            power = exp.Mul(this=power.copy(), expression=exp.column(f"y{place}"))
+        deviation = exp.column(f"y{place}")
+        sums.append(_as(_sum_over(deviation, size), f"sum{place}"))
+        sums.append(_as(_sum_over(deviation * deviation, size), f"squares{place}"))
+    if summarized is not None:
+        deviation = exp.column(f"y{summarized}")
+        sums += [
+            _as(_sum_over(term(deviation), size), f"{one.name}{number}")
+            for one in NUMBER_STATISTICS
+            for number, term in enumerate(one.terms)
+        ]
     rows = exp.select(*terms, exp.column(size)).from_(_finite(chains, weighted=weighted))
     return Query(
         exp.select(*sums).from_(rows.subquery("terms")),
-        small_counts.add_powers(chains) if _is_of_numbers(chains, weighted=weighted) else None,
+        small_counts.add_powers(chains, summarized)
+        if _is_of_numbers(chains, weighted=weighted)
+        else None,
     )
 
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ctr_pipeline.statistics import ColumnDrift, ColumnStatistics, DriftCell
+from ctr_pipeline.summary_statistics.singletons import SINGLETONS
 
 SMALLEST_SHARE = 1e-4
 _NORMAL_99 = 2.3263478740408408
@@ -88,18 +89,15 @@ def drift_of_intervals(
     return _drift(statistics, cells, old.get(None, 0), new.get(None, 0))
 
 
-def drift_of_values(
-    statistics: ColumnStatistics, num_singletons: int, new: Mapping[int | None, int]
-) -> ColumnDrift:
+def drift_of_values(statistics: ColumnStatistics, new: Mapping[int | None, int]) -> ColumnDrift:
     """The drift of a text column.
 
     That values come which never came before is in the nature of ids: the share of rows with them
-    is expected to be that of the values which occurred once (Good, The Population Frequencies of
-    Species, Biometrika 40 (1953), equation 9), if the rows are of the same kind.
+    is expected to be that of the values which occurred once, if the rows are of the same kind (see
+    `summary_statistics.singletons`).
 
     Args:
-        statistics: Statistics of the old rows, top values included.
-        num_singletons: Values that occur once in the old rows.
+        statistics: Statistics of the old rows, with a profile.
         new: New rows by place among the top values, from 1; `REST`, `UNSEEN`, None for missing.
     """
     cells = [
@@ -120,7 +118,7 @@ def drift_of_values(
     return drift.model_copy(
         update={
             "unseen_rate": num_unseen / sum(new.values()),
-            "expected_unseen_rate": num_singletons / statistics.count,
+            "expected_unseen_rate": statistics.summary[SINGLETONS.name] / statistics.count,
         }
     )
 

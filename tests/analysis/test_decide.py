@@ -409,8 +409,9 @@ def test_reasons_hold_no_values():
         num_missing=0,
         num_distinct=5,
         moments=Moments(
-            count=10, mean=77.0, standard_deviation=78.0, minimum=71.0, maximum=73737.0, skew=4.0
+            count=10, mean=77.0, standard_deviation=78.0, minimum=71.0, maximum=73737.0
         ),
+        summary={"skew": 4.0},
         quantiles={"0.05": 71.0, "0.25": 72.0, "0.5": 74.0, "0.75": 75.0, "0.95": 76.0},
         top_values=(ValueCount(value="71", count=5, label_rate=0.3),),
     )

@@ -86,7 +86,7 @@ def test_everything_else_counts_rows(collect):
     plain = collect({"x": x, "c": c}, labels, specs)
     weighed = collect({"x": x, "c": c}, labels, specs, weights=weights)
     assert weighed.columns["c"] == plain.columns["c"]
-    without = {"moments": None}
+    without = {"moments": None, "summary": {}}
     assert weighed.columns["x"].model_copy(update=without) == plain.columns["x"].model_copy(
         update=without
     )

@@ -100,9 +100,7 @@ class FakePipeline:
     def analyze(self, loaded, **keywords):
         from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 
-        moments = Moments(
-            count=8, mean=1.5, standard_deviation=1.0, minimum=0.0, maximum=3.0, skew=0.0
-        )
+        moments = Moments(count=8, mean=1.5, standard_deviation=1.0, minimum=0.0, maximum=3.0)
         column = ColumnStatistics(
             column="I1",
             column_type="number",

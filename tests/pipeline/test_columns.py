@@ -176,9 +176,7 @@ def profile_of(columns):
     known = {}
     for name in columns.automatic:
         kind = columns.types[name]
-        moments = Moments(
-            count=9, mean=1.0, standard_deviation=1.0, minimum=0.0, maximum=2.0, skew=0.0
-        )
+        moments = Moments(count=9, mean=1.0, standard_deviation=1.0, minimum=0.0, maximum=2.0)
         known[name] = ColumnStatistics(
             column=name,
             column_type=kind,

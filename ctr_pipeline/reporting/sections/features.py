@@ -28,6 +28,7 @@ from ctr_pipeline.statistics import (
     Statistics,
     VocabularyStatistics,
 )
+from ctr_pipeline.summary_statistics.registry import LABELS
 
 MAX_DETAILED_FEATURES = 400
 """Features beyond this many have no chart when opened, so that the page stays a few megabytes."""
@@ -298,6 +299,7 @@ def _facts(
             facts += _length_facts(column.lengths)
         if not row.sensitive:
             facts += _number_facts(column)
+            facts += _summary_facts(column)
         facts += _information_facts(column)
     vocabulary = None if statistics is None else statistics.vocabularies.get(row.feature)
     facts += _plan_facts(row, vocabulary)
@@ -311,6 +313,14 @@ def _information_facts(column: ColumnStatistics) -> list[tuple[str, str]]:
     return [
         ("Information value", value_text(found.information_value, digits=3)),
         ("Information about the click", f"{value_text(found.mutual_information)} nats a row"),
+    ]
+
+
+def _summary_facts(column: ColumnStatistics) -> list[tuple[str, str]]:
+    return [
+        (label, count_text(value) if isinstance(value, int) else value_text(value))
+        for name, label in LABELS.items()
+        if (value := column.summary.get(name)) is not None
     ]
 
 
@@ -333,7 +343,6 @@ def _number_facts(column: ColumnStatistics) -> list[tuple[str, str]]:
             ("Range", f"{value_text(moments.minimum)} to {value_text(moments.maximum)}"),
             ("Mean", value_text(moments.mean)),
             ("Standard deviation", value_text(moments.standard_deviation)),
-            ("Skew", value_text(moments.skew)),
         ]
     if column.quantiles:
         ordered: Sequence[tuple[str, float]] = sorted(
