@@ -924,6 +924,10 @@ class RuntimeConfig(Section):
         )
         + ". The other keys but threads and memory_limit_gb do not apply to local.",
     )
+    if any(kind.options for kind in LAUNCHERS.values()):
+        launcher_options: dict[str, Any] = Field(
+            default={}, description="Options of the launcher that mode names."
+        )
     threads: int | None = Field(
         default=None,
         ge=1,

@@ -7,6 +7,8 @@ code is imported when a job starts.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -19,17 +21,27 @@ class LauncherKind:
         summary: What it starts members as; follows the mode in the config's documentation.
         spans_hosts: Members may run on other machines than the launcher. They then listen on all
             addresses of their hosts, and talk by TLS.
+        options: `module:class` of a pydantic model, the launcher's section
+            `runtime.launcher_options`; None: it has no options. The module is imported when a
+            config is read, and so imports nothing slow itself.
     """
 
     mode: str
     code: str
     summary: str
     spans_hosts: bool = False
+    options: str | None = None
 
     @property
     def bind_host(self) -> str:
         """The address that the launcher and its members listen on."""
         return "0.0.0.0" if self.spans_hosts else "127.0.0.1"  # noqa: S104  members prove who they are
+
+
+def load_class(reference: str) -> Any:
+    """Imports the class that `module:class` names."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
 
 
 _ALL = (

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from ctr_pipeline.distributed.coordination.messages import Role
 from ctr_pipeline.errors import CtrPipelineError
@@ -82,11 +82,14 @@ class LauncherContext:
         commands: How members are called.
         logs_folder: Where what each member writes goes, as `<role>-<index>.log`.
         environment: Variables that members need beside those of this process.
+        options: `runtime.launcher_options` as the model that the launcher is registered with; None
+            where it has no options.
     """
 
     commands: MemberCommands
     logs_folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    options: Any = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Opens the launcher that `runtime.mode` names; `specs.launchers` lists those that there are."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
+from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind, load_class
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.launching import Launcher, LauncherContext
@@ -47,6 +47,8 @@ def launch(runtime: RuntimeConfig, folder: RunFolder, access: "Access") -> "Iter
             ),
             logs_folder=folder.logs,
             environment=_environment(access),
+            options=kind.options
+            and load_class(kind.options).model_validate(runtime.launcher_options),
         )
         with open_launcher(kind, context) as launcher:
             service.serve(launcher)
@@ -55,14 +57,11 @@ def launch(runtime: RuntimeConfig, folder: RunFolder, access: "Access") -> "Iter
 
 def open_launcher(kind: LauncherKind, context: "LauncherContext") -> "Launcher":
     """Imports the code of a launcher and constructs it."""
-    module, _, name = kind.code.partition(":")
-    launcher: Launcher = getattr(import_module(module), name)(context)
+    launcher: Launcher = load_class(kind.code)(context)
     return launcher
 
 
 def _environment(access: "Access") -> Mapping[str, str]:
-    import os
-
     if access.tls is None or os.environ.get("GRPC_VERBOSITY", "NONE") != "NONE":
         return {}
     # Only in its own log, and at this level, does gRPC tell of a certificate that it refused.
