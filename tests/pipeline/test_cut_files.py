@@ -12,7 +12,7 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, cut_file_name
 from ctr_pipeline.distributed.ps.merging import RowGradients
-from ctr_pipeline.distributed.ps.server_state import BatchGradients, ServerState
+from ctr_pipeline.distributed.ps.server_state import ServerGradients, ServerState
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -124,7 +124,7 @@ def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path,
         low, high = state.range
         rows = RowGradients(keys[own], occurrences[own], sums[own])
         batch = BatchId(0, 0, 1, 0)
-        state.apply([BatchGradients(batch, 1, 1.0, 30, rows, gradient[low:high])])
+        state.apply([ServerGradients(batch, 1, 1.0, 30, rows, gradient[low:high])])
         values = state.read_rows(keys[own], create=False)
         found |= {int(key): row.tobytes() for key, row in zip(keys[own], values, strict=True)}
         dense_values[low:high] = state.dense_values()

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.claims import TaskRanges, tasks_over, unproven
 from ctr_pipeline.distributed.coordination.events import (
@@ -36,27 +35,13 @@ from ctr_pipeline.distributed.master.server_calls import (
     ServerCalls,
     ServerRefusedError,
 )
+from ctr_pipeline.distributed.master.status import NO_CUT, NewestCut
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.embeddings.eviction import oldest_step_kept
 from ctr_pipeline.embeddings.log_chain import CutFile, needs_base
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError, RunFolderError, StorageError
 
 _LOGGER = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RestoredCut:
-    """What the job went back to.
-
-    Attributes:
-        cut: Its number; 0: the beginning.
-        step: Batches that it counts.
-        taken_at: Unix time, seconds.
-    """
-
-    cut: int
-    step: int
-    taken_at: float
 
 
 class CutKeeper:
@@ -162,7 +147,7 @@ class CutKeeper:
         placement: Placement,
         *,
         abandoned: Callable[[], bool],
-    ) -> tuple[RestoreDone | RestoreFailed, RestoredCut | None]:
+    ) -> tuple[RestoreDone | RestoreFailed, NewestCut | None]:
         """Tells all servers to hold a cut.
 
         Args:
@@ -223,10 +208,10 @@ class CutKeeper:
                 return failed(reason, "damage" if reply.damaged else "storage")
         self._shown = (0, ())
         if manifest is None:
-            return RestoreDone(action.generation, 0, {}), RestoredCut(0, 0, 0.0)
+            return RestoreDone(action.generation, 0, {}), NO_CUT
         return (
             RestoreDone(action.generation, action.cut, manifest.frozen),
-            RestoredCut(action.cut, manifest.facts.step, manifest.facts.taken_at),
+            NewestCut(action.cut, manifest.facts.step, manifest.facts.taken_at),
         )
 
     def keep_only(self, cuts: Sequence[int]) -> tuple[CutDamaged, ...]:

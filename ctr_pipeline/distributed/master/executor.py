@@ -604,7 +604,7 @@ class JobExecutor:
         # What the machine made of it: the best cut at the end takes nothing back.
         status = self.status()
         if status.last_cut == restored.cut:
-            self._newest_cut = NewestCut(restored.cut, restored.step, restored.taken_at)
+            self._newest_cut = restored
         self._recorder.roll_back(status.step, [read_record(line) for line in status.history])
 
     def _end_epoch(self, action: DecideEpoch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ctr_pipeline.distributed.coordination.events import Phase, SplitTotals
-from ctr_pipeline.distributed.coordination.job.status import JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.job.status import JobFacts, JobStatus, MemberStatus
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.training.history import EpochRecord
 
@@ -29,10 +29,10 @@ class RecordCounts:
 
 @dataclass(frozen=True)
 class NewestCut:
-    """The newest cut, for whoever tells of it.
+    """The newest cut, or the one that the job went back to, for whoever tells of it.
 
     Attributes:
-        cut: Its number; 0: none yet.
+        cut: Its number; 0: none, or the beginning.
         step: Batches of the job that it counts.
         taken_at: Unix time, seconds.
     """
@@ -117,61 +117,39 @@ class SplitMetrics:
     calibration: float | None
 
 
-@dataclass(frozen=True)
-class JobView:
-    """The job.
+@dataclass(frozen=True, kw_only=True)
+class JobView(JobFacts):
+    """The job as people and programs are told of it.
 
     Attributes:
         job: Its name.
         state: `waiting`, `restoring`, `training`, `checkpointing` at the end of an epoch,
             `validating`, `scoring`, `stopping`, `finished`, `stopped` or `failed`.
-        reason: Why it stopped or failed; empty otherwise.
-        traceback: Traceback of the member whose failure failed the job; empty otherwise.
         answering: A master answered; otherwise this is what its ledger held.
-        generation: Rollbacks and restores so far.
-        epoch: Being trained, or trained last, from 0.
         epochs: Most epochs.
-        step: Batches counted.
-        tasks_done: Tasks of the epoch, or of the splits being scored.
-        tasks_total: Tasks of the epoch, or of the splits being scored.
         samples_per_second: Counted over the last seconds.
         train_logloss: Logloss of this epoch so far; None before the first batch.
         checkpoint: None before the first cut.
         auc: AUC of the last validation; None before it.
         history: Epochs so far.
-        best_epoch: None before the first validation.
         workers_wanted: Now.
-        members: All that were ever started, the master first.
         events: The last ones, oldest first.
-        dropped_tasks: Names of tasks that were given up, with why.
-        refused_reports: Reports of older attempts or generations, which do not count.
         master_errors: Errors of the master that answers; none if only the ledger does.
         final_metrics: Metrics of the splits scored under the best cut, once they are.
     """
 
     job: str
     state: str
-    reason: str
-    traceback: str
     answering: bool
-    generation: int
-    epoch: int
     epochs: int
-    step: int
-    tasks_done: int
-    tasks_total: int
     records: RecordCounts
     samples_per_second: float
     train_logloss: float | None
     checkpoint: CheckpointStatus | None
     auc: float | None
     history: tuple[EpochRecord, ...]
-    best_epoch: int | None
     workers_wanted: int
-    members: tuple[MemberStatus, ...]
     events: tuple[JobEvent, ...]
-    dropped_tasks: tuple[str, ...]
-    refused_reports: int
     master_errors: MasterErrors
     final_metrics: tuple[SplitMetrics, ...]
 
@@ -218,18 +196,13 @@ def view_job(
         members = tuple(
             replace(one, state="finished") if one.state == "left" else one for one in members
         )
+    facts = replace(status, members=(master, *members) if master else members).facts()
     return JobView(
+        **facts,
         job=job,
         state="checkpointing" if status.phase == "cutting" else status.phase,
-        reason=status.reason,
-        traceback=status.traceback,
         answering=master is not None,
-        generation=status.generation,
-        epoch=status.epoch,
         epochs=epochs,
-        step=status.step,
-        tasks_done=status.tasks_done,
-        tasks_total=status.tasks_total,
         records=RecordCounts(
             total=epochs * records_per_epoch,
             trained=status.trained,
@@ -241,12 +214,8 @@ def view_job(
         checkpoint=checkpoint,
         auc=_finite(history[-1].valid_auc) if history else None,
         history=history,
-        best_epoch=status.best_epoch,
         workers_wanted=status.target_workers,
-        members=(master, *members) if master else members,
         events=tuple(events),
-        dropped_tasks=status.dropped_tasks,
-        refused_reports=status.refused_reports,
         master_errors=master_errors,
         final_metrics=tuple(measure_split(totals) for totals in status.final_scores),
     )

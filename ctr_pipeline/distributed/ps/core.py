@@ -49,7 +49,7 @@ from ctr_pipeline.distributed.ps.limits import RequestLimits
 from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
 from ctr_pipeline.distributed.ps.merging import RowGradients, without_repeats
 from ctr_pipeline.distributed.ps.moving import Arrived, MoveSource, Outgoing
-from ctr_pipeline.distributed.ps.server_state import BatchGradients, ServerState
+from ctr_pipeline.distributed.ps.server_state import ServerGradients, ServerState
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.packed import (
@@ -114,7 +114,7 @@ class _WaitingPush:
         calls: Calls that wait for it.
     """
 
-    gradients: BatchGradients
+    gradients: ServerGradients
     weight: float
     until: float
     calls: list[tuple[PushRequest, LaterReply]] = field(default_factory=list)
@@ -848,7 +848,7 @@ class PsCore:
             factor = request.learning_rate_factor
             if admission.action == "apply":
                 factor *= admission.weight
-            gradients = BatchGradients(
+            gradients = ServerGradients(
                 batch=request.batch,
                 step=request.step,
                 learning_rate_factor=factor,
@@ -921,14 +921,14 @@ class PsCore:
             self._fail_stop(error)
             raise
 
-    def _apply(self, batches: list[BatchGradients]) -> None:
+    def _apply(self, batches: list[ServerGradients]) -> None:
         with self._all_or_end():
             self.counts.vanished_keys += self._state.apply(batches)
         self.counts.applied += len(batches)
         self._version += 1
 
 
-def _weighed(members: list[_WaitingPush]) -> list[BatchGradients]:
+def _weighed(members: list[_WaitingPush]) -> list[ServerGradients]:
     """What members bring to a round, each by its weight.
 
     Weights are relative in the gradients, and their mean is a factor on the learning rate: rules
@@ -939,7 +939,7 @@ def _weighed(members: list[_WaitingPush]) -> list[BatchGradients]:
     return [_scaled(member.gradients, member.weight / mean, mean) for member in members]
 
 
-def _scaled(gradients: BatchGradients, scale: float, factor: float) -> BatchGradients:
+def _scaled(gradients: ServerGradients, scale: float, factor: float) -> ServerGradients:
     if scale != 1.0:
         rows = replace(gradients.rows, sums=gradients.rows.sums * np.float32(scale))
         gradients = replace(gradients, rows=rows, dense=gradients.dense * np.float32(scale))

@@ -61,7 +61,7 @@ _ROWS_CLEANED = 1 << 13
 
 
 @dataclass(frozen=True)
-class BatchGradients:
+class ServerGradients:
     """Gradients of one batch, as far as one server is concerned.
 
     Attributes:
@@ -198,7 +198,7 @@ class ServerState:
         is_close = np.allclose(initial, values, rtol=_SAME_VALUES, atol=_SAME_VALUES)
         return "close" if is_close else "other"
 
-    def apply(self, batches: Sequence[BatchGradients]) -> int:
+    def apply(self, batches: Sequence[ServerGradients]) -> int:
         """Makes one update of batches, where they were not applied yet, and marks them.
 
         Of several, gradients of rows and examples add up, dense gradients become their mean by
@@ -446,7 +446,7 @@ class ServerState:
         self._is_owned_P = np.array(placement.owners, np.int64) == self._index
 
     def _update_rows(
-        self, store: EmbeddingStore, rows: RowGradients, latest: BatchGradients, num_examples: int
+        self, store: EmbeddingStore, rows: RowGradients, latest: ServerGradients, num_examples: int
     ) -> int:
         # As those that come out of a message: the kernel is compiled once.
         sums = rows.sums.view()

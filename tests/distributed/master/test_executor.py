@@ -40,9 +40,9 @@ from ctr_pipeline.distributed.coordination.messages import (
     Member,
     MemberStats,
 )
-from ctr_pipeline.distributed.master.cuts import RestoredCut
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
 from ctr_pipeline.distributed.master.ledger.store import LedgerLostError, LedgerUnavailableError
+from ctr_pipeline.distributed.master.status import NewestCut
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.training.history import EpochRecord
@@ -198,7 +198,7 @@ class ScriptedCuts:
     def restore(self, action, addresses, placement, *, abandoned):
         self._stumble()
         self.restored.append((action.cut, addresses))
-        return RestoreDone(action.generation, action.cut, {}), RestoredCut(action.cut, 5, 99.0)
+        return RestoreDone(action.generation, action.cut, {}), NewestCut(action.cut, 5, 99.0)
 
     def keep_only(self, cuts):
         self._stumble()

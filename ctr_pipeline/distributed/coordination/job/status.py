@@ -1,6 +1,7 @@
 """What a job reports of itself and its members, to a person or a metric."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from ctr_pipeline.distributed.coordination.events import EpochTotals, Json, Phase, SplitTotals
 from ctr_pipeline.distributed.coordination.job.state import JobState
@@ -47,56 +48,69 @@ class MemberStatus:
         return f"{self.role}-{self.index}"
 
 
-@dataclass(frozen=True)
-class JobStatus:
-    """The job for a person or a metric.
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """What the job machine and whoever shows a job both say of it; a new fact is a field here.
 
     Attributes:
-        phase: Where it is.
         reason: Why it stopped or failed; empty otherwise.
-        traceback: Traceback of the member whose failure failed the job.
+        traceback: Traceback of the member whose failure failed the job; empty otherwise.
         generation: Rollbacks and restores so far.
-        epoch: Being trained, or trained last.
+        epoch: Being trained, or trained last, from 0.
         tasks_done: Tasks of the epoch, or of the splits being scored.
         tasks_total: Tasks of the epoch, or of the splits being scored.
-        epochs: Totals of all epochs so far, the current one last.
         step: Batches counted, all epochs.
-        trained: Records counted, all epochs.
-        repeated: Executions beyond that.
-        dropped: Records dropped.
-        dropped_tasks: Names of tasks that were dropped, with why.
-        history: As `EpochDecided` gave it.
         best_epoch: None before the first validation.
-        last_cut: 0: none yet.
-        best_cut: 0: none yet.
-        cut_age_seconds: Since the last cut, or since training began.
-        members: All that were ever started.
-        target_workers: Wanted.
-        refused_reports: Reports of older attempts or generations, not counted.
-        final_scores: Scores of `final_splits`, when phase is `trained` or `finished`.
+        members: All that were ever started; where a master answers, itself first.
+        dropped_tasks: Names of tasks that were given up, with why.
+        refused_reports: Reports of older attempts or generations, which do not count.
     """
 
-    phase: Phase
     reason: str
     traceback: str
     generation: int
     epoch: int
     tasks_done: int
     tasks_total: int
-    epochs: tuple[EpochTotals, ...]
     step: int
+    best_epoch: int | None
+    members: tuple[MemberStatus, ...]
+    dropped_tasks: tuple[str, ...]
+    refused_reports: int
+
+    def facts(self) -> dict[str, Any]:
+        """These alone, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(JobFacts)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus(JobFacts):
+    """The job as its machine knows it.
+
+    Attributes:
+        phase: Where it is.
+        epochs: Totals of all epochs so far, the current one last.
+        trained: Records counted, all epochs.
+        repeated: Executions beyond that.
+        dropped: Records dropped.
+        history: As `EpochDecided` gave it.
+        last_cut: 0: none yet.
+        best_cut: 0: none yet.
+        cut_age_seconds: Since the last cut, or since training began.
+        target_workers: Wanted.
+        final_scores: Scores of `final_splits`, when phase is `trained` or `finished`.
+    """
+
+    phase: Phase
+    epochs: tuple[EpochTotals, ...]
     trained: int
     repeated: int
     dropped: int
-    dropped_tasks: tuple[str, ...]
     history: tuple[Json, ...]
-    best_epoch: int | None
     last_cut: int
     best_cut: int
     cut_age_seconds: float
-    members: tuple[MemberStatus, ...]
     target_workers: int
-    refused_reports: int
     final_scores: tuple[SplitTotals, ...]
 
 
