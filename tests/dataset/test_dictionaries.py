@@ -2,7 +2,6 @@
 
 import contextlib
 from collections import Counter
-from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset import dictionaries
 from ctr_pipeline.dataset.dictionaries import (
     count_indices,
     encode_dictionary,
     merge_dictionaries,
+    sum_indices,
 )
 from ctr_pipeline.dataset.parts import read_columns, write_part
 from ctr_pipeline.errors import DataError
@@ -94,60 +93,6 @@ def test_many_values(num_values, kind):
         assert encoded.dictionary.take(encoded.indices).equals(column)
 
 
-def unmix(word):
-    """The inverse of the hash of eight bytes whose key is 0."""
-    every = (1 << 64) - 1
-    word ^= word >> 33
-    for factor in (0xC4CEB9FE1A85EC53, 0xFF51AFD7ED558CCD):
-        word = word * pow(factor, -1, 1 << 64) & every
-        word ^= word >> 33
-    return word
-
-
-def num_probes(column, key):
-    """How far values lie from the slots that they want, all together."""
-    slots = np.zeros((4096, 2), np.uint64)
-    indices, firsts = np.empty(len(column), np.int32), np.empty(len(column) + 1, np.int32)
-    none, start = np.empty(0, np.bool_), dictionaries._Done(0, 0, -1)
-    if pa.types.is_string(column.type):
-        _, offsets, data = column.buffers()
-        values = dictionaries._Texts(
-            np.frombuffer(offsets, np.int32), np.frombuffer(data, np.uint8), none, key
-        )
-        done = dictionaries._encode_texts(values, slots, indices, firsts, start)
-    else:
-        values = dictionaries._Words(np.frombuffer(column.buffers()[1], np.uint64), none, key)
-        done = dictionaries._encode_words(values, slots, indices, firsts, start)
-    assert done.num_values == len(column)
-    taken = np.flatnonzero(slots[:, 1])
-    return int(((taken - slots[taken, 0].astype(np.int64)) % len(slots)).sum())
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.float64()])
-def test_values_made_to_collide_do_so_for_one_key_alone(kind):
-    # All want the first slot of any table of up to 65,536, if the key is 0.
-    words = (unmix(n << 16) for n in range(1, 1 << 20))
-    raw = (word.to_bytes(8, "little") for word in words if word)
-    if kind == pa.string():
-        texts = filter(bytes.isascii, raw)
-        column = pa.array([text.decode() for text in islice(texts, 1500)])
-    else:
-        column = pa.array(np.frombuffer(b"".join(islice(raw, 1500)), np.float64))
-    assert len(column) == 1500
-    assert num_probes(column, np.uint64(0)) == 1499 * 1500 // 2
-    for key in (0x9E3779B97F4A7C15, 0x0123456789ABCDEF, 1):
-        assert num_probes(column, np.uint64(key)) < 3 * len(column)
-
-
-@given(st.lists(st.one_of(st.none(), st.text(max_size=20))), st.integers(0, 2**64 - 1))
-def test_the_key_of_hashes_changes_no_result(values, key):
-    texts = pa.array(values, pa.string())
-    numbers = pa.array([None if text is None else float(len(text)) for text in values])
-    for column in (texts, numbers.cast(pa.float64())):
-        expected = encode_dictionary(column, np.uint64(0))
-        assert encode_dictionary(column, np.uint64(key)).equals(expected)
-
-
 def test_counts():
     random = np.random.default_rng(0)
     indices, clicks = random.integers(0, 7, 1000), random.random(1000) < 0.3
@@ -155,6 +100,13 @@ def test_counts():
         num_rows, num_clicks = count_indices(indices.astype(kind), clicks, 9)
         assert num_rows.tolist() == [Counter(indices.tolist())[value] for value in range(9)]
         assert num_clicks.tolist() == [int(clicks[indices == value].sum()) for value in range(9)]
+
+
+def test_sums():
+    indices, clicks = np.array([3, 0, 3, 3], np.uint16), np.array([True, False, False, True])
+    total, of_clicks = sum_indices(indices, clicks, np.array([0.5, 5.0, 1.25, 2.0]), 5)
+    assert total.tolist() == [5.0, 0.0, 0.0, 3.75, 0.0]
+    assert of_clicks.tolist() == [0.0, 0.0, 0.0, 2.5, 0.0]
 
 
 @pytest.mark.parametrize("place", range(8, 4000, 97))
