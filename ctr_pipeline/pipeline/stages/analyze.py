@@ -34,12 +34,12 @@ from ctr_pipeline.pipeline.stages.columns import (
 )
 from ctr_pipeline.pipeline.stages.feature_file import save_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
-from ctr_pipeline.pipeline.stages.maxcompute_statistics import (
+from ctr_pipeline.pipeline.stages.plan_view import describe_decisions
+from ctr_pipeline.pipeline.stages.statistics_engines.maxcompute import (
     add_drift,
     collect_maxcompute_statistics,
 )
-from ctr_pipeline.pipeline.stages.plan_view import describe_decisions
-from ctr_pipeline.pipeline.stages.spark_statistics import (
+from ctr_pipeline.pipeline.stages.statistics_engines.spark import (
     collect_spark_statistics,
     require_spark_for,
     spark_of,
