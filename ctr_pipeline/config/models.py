@@ -27,6 +27,7 @@ from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.specs.section import IS_PATH, MAY_CHANGE, NO_MODEL, NotSearched, Section
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 from ctr_pipeline.specs.source_formats import SOURCE_FORMATS
+from ctr_pipeline.specs.statistics_engines import STATISTICS_ENGINES
 from ctr_pipeline.transforms import AnyTransform
 from ctr_pipeline.transforms.base import TransformKind
 from ctr_pipeline.transforms.hash import Hash
@@ -808,13 +809,24 @@ SPARK_FIXED = (
 """Settings that are not the user's: results depend on them."""
 
 
+if TYPE_CHECKING:
+    StatisticsEngineName = str
+else:
+    StatisticsEngineName = Literal[("auto", *STATISTICS_ENGINES)]
+
+
 class AnalysisConfig(Section):
     """Where the statistics of the training rows are computed."""
 
-    engine: Literal["auto", "spark"] = Field(
+    engine: StatisticsEngineName = Field(
         default="auto",
-        description="auto: on this machine, and in MaxCompute for its tables; spark: by Spark, "
-        "from CSV, TSV and Parquet files.",
+        description="; ".join(
+            [
+                "auto: on this machine, and in MaxCompute for its tables",
+                *(f"{kind.name}: {kind.summary}" for kind in STATISTICS_ENGINES.values()),
+            ]
+        )
+        + ".",
     )
     master: str = Field(
         default="local[2]",
@@ -858,9 +870,12 @@ class AnalysisConfig(Section):
         return value
 
     @model_validator(mode="after")
-    def _belongs_to_spark(self) -> "AnalysisConfig":
-        if self.engine != "spark" and keys_set(self) - {"engine"}:
-            raise ValueError("master, conf and start_seconds belong to engine: spark")
+    def _options_of_the_engine(self) -> "AnalysisConfig":
+        for kind in STATISTICS_ENGINES.values():
+            foreign = keys_set(self).intersection(kind.options)
+            if foreign and kind.name != self.engine:
+                names = ", ".join(sorted(foreign))
+                raise ValueError(f"{names}: keys that belong to engine: {kind.name}")
         return self
 
 

@@ -159,7 +159,7 @@ def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, ca
         )
     )
     assert main(["analyze", str(tmp_path / "c.yaml")]) == 0
-    assert "Statistics are computed here, not by MaxCompute" in capfd.readouterr().err
+    assert "Statistics are not computed by MaxCompute: " in capfd.readouterr().err
     assert not any("CREATE TABLE" in query for query in service.queries)
 
 

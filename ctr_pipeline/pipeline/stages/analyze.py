@@ -8,7 +8,6 @@ from pathlib import Path
 from ctr_pipeline.analysis import (
     ColumnDecision,
     StatisticsPlan,
-    collect_statistics,
     plan_statistics,
 )
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
@@ -35,15 +34,11 @@ from ctr_pipeline.pipeline.stages.columns import (
 from ctr_pipeline.pipeline.stages.feature_file import save_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
 from ctr_pipeline.pipeline.stages.plan_view import describe_decisions
-from ctr_pipeline.pipeline.stages.statistics_engines.maxcompute import (
-    add_drift,
-    collect_maxcompute_statistics,
+from ctr_pipeline.pipeline.stages.statistics_engines.choosing import (
+    check_engine,
+    compute_statistics,
 )
-from ctr_pipeline.pipeline.stages.statistics_engines.spark import (
-    collect_spark_statistics,
-    require_spark_for,
-    spark_of,
-)
+from ctr_pipeline.pipeline.stages.statistics_engines.protocol import StatisticsRequest
 from ctr_pipeline.pipeline.stages.time_drift import times_read, with_time_drift
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, freeze_features
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
@@ -138,8 +133,9 @@ def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
 
     Raises:
         ConfigError: With every column that does not exist or whose chains do not fit.
-        DataError: Spark would not read or divide the rows as they are read here.
-        StatisticsError: Spark cannot be asked.
+        DataError: The engine of the statistics would not read or divide the rows as they are read
+            here.
+        StatisticsError: The engine cannot be used.
     """
     columns = choose_columns(
         loaded,
@@ -152,7 +148,7 @@ def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
         else {},
         judge=WholeNumberJudge(source, loaded.config.data),
     )
-    require_spark_for(loaded.config, source)
+    check_engine(loaded.config, source)
     return columns
 
 
@@ -357,52 +353,11 @@ def _collect(
     progress: Progress,
     compare: bool = False,
 ) -> Statistics:
-    """Of the training rows; and how far the other splits are from them, if they are compared.
-
-    MaxCompute counts the training rows only; the other splits are compared with them here, or by
-    Spark.
-    """
-    config = loaded.config
-    train = ingested.splits["train"].files
+    """Of the training rows; and how far the other splits are from them, if they are compared."""
+    config, train = loaded.config, ingested.splits["train"].files
     plan = plan_statistics(features, config.data.label, weight=config.data.weight)
-    if (spark := spark_of(config)) is not None:
-        found = collect_spark_statistics(
-            plan,
-            config,
-            spark,
-            source,
-            ingested,
-            folder=folder,
-            compare=compare,
-            progress=progress,
-        )
-        found = _with_weighted_rate(found, ingested, folder)
-        return add_text_numbers(found, plan, train, folder, config.runtime)
-    there = collect_maxcompute_statistics(
-        plan,
-        config.data,
-        source,
-        ingested,
-        folder,
-        memory_limit_gb=config.runtime.memory_limit_gb,
-        progress=progress,
-    )
-    if there is not None:
-        there = _with_weighted_rate(there, ingested, folder)
-        there = add_text_numbers(there, plan, train, folder, config.runtime)
-        if not compare:
-            return there
-        return add_drift(there, plan, ingested, folder, runtime=config.runtime, progress=progress)
-    others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
-    found = collect_statistics(
-        plan,
-        ingested.splits["train"].files,
-        folder,
-        data_fingerprint=ingested.fingerprint,
-        threads=num_threads(config.runtime),
-        memory_limit_gb=config.runtime.memory_limit_gb,
-        progress=progress,
-        others=others if compare else {},
+    found = compute_statistics(
+        StatisticsRequest(plan, config, source, ingested, folder, compare, progress)
     )
     found = _with_weighted_rate(found, ingested, folder)
     return add_text_numbers(found, plan, train, folder, config.runtime)

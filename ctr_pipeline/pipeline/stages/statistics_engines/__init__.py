@@ -1,0 +1,1 @@
+"""Statistics of the training rows, by the engine that `analysis.engine` names."""
