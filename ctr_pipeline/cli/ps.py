@@ -43,9 +43,9 @@ def ps(
     ctrpipe ps --config runs/criteo/config.resolved.yaml --index 0
     """
     session.start_member_logging()
-    from ctr_pipeline.pipeline.job.members import be_parameter_server
+    from ctr_pipeline.pipeline.job.members import run_as_parameter_server
 
-    return be_parameter_server(
+    return run_as_parameter_server(
         session.load(config, overrides),
         index,
         bind=bind,

@@ -37,9 +37,9 @@ def worker(
     ctrpipe worker --config runs/criteo/config.resolved.yaml --index 7
     """
     session.start_member_logging()
-    from ctr_pipeline.pipeline.job.members import be_worker
+    from ctr_pipeline.pipeline.job.members import run_as_worker
 
-    return be_worker(
+    return run_as_worker(
         session.load(config, overrides),
         index,
         master_address=master,

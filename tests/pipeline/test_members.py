@@ -6,7 +6,7 @@ import pytest
 
 from ctr_pipeline.distributed.master import program
 from ctr_pipeline.errors import FolderInUseError
-from ctr_pipeline.pipeline.job.members import be_master
+from ctr_pipeline.pipeline.job.members import run_as_master
 from ctr_pipeline.pipeline.run_folder import RunFolder
 
 
@@ -29,7 +29,7 @@ def test_nobody_else_gets_the_folder_while_its_master_lives(loaded, tmp_path, mo
         return 5
 
     monkeypatch.setattr(program, "run_master", run_master)
-    assert be_master(loaded, bind="127.0.0.1:7000", launcher_address=None) == 5
+    assert run_as_master(loaded, bind="127.0.0.1:7000", launcher_address=None) == 5
     RunFolder(tmp_path).require_unused()
     assert half_written.exists()
 
@@ -37,4 +37,4 @@ def test_nobody_else_gets_the_folder_while_its_master_lives(loaded, tmp_path, mo
 def test_the_ledger_decides_between_two_masters(loaded, tmp_path, monkeypatch):
     monkeypatch.setattr(program, "run_master", lambda folder, bind: 75)
     with RunFolder(tmp_path).locked():
-        assert be_master(loaded, bind="127.0.0.1:0", launcher_address=None) == 75
+        assert run_as_master(loaded, bind="127.0.0.1:0", launcher_address=None) == 75

@@ -1,6 +1,6 @@
-"""The members of a job as programs: which code runs in a process of each role.
+"""The members of a job as programs: their command lines, and the code that runs for each role.
 
-Importing this module imports none of them: a master stays small because it never loads what a
+The code of a role is imported when it runs: a master stays small because it never loads what a
 worker needs.
 """
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 LOOPBACK_HOST = "127.0.0.1"
 
 WAIT_SECONDS = 60.0
-"""For a master that nobody has seen yet."""
+"""Longest wait for the first master, by default."""
 
 
-class MemberOutOfMemory(CtrPipelineError):  # noqa: N818  what happened, as the launcher calls it
-    """A member could not get the memory it needs; its exit code says so to the launcher."""
+class MemberOutOfMemory(CtrPipelineError):  # noqa: N818  named as the `ExitReason`
+    """A member could not get the memory it needs; by its exit code, the launcher knows."""
 
     exit_code = 71
 
 
 @dataclass(frozen=True)
 class CommandLines:
-    """How members are called: each is a subcommand of this program.
+    """The `MemberCommands` of a job: each member is a subcommand of this program.
 
     Attributes:
-        config: That they read.
+        config: The config that members read.
         launcher_address: `host:port` of the launcher, for the master.
         bind_host: Address that members listen on.
         with_fork_server: Workers are forked from a process that has TensorFlow loaded.
@@ -66,16 +66,15 @@ class CommandLines:
         return [*command, *(bind if start.role == "ps" else ["--metrics-host", self.bind_host])]
 
 
-def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None) -> int:
-    """Is the master of a prepared job until the job ends; returns the exit code.
+def run_as_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None) -> int:
+    """Runs the master of a prepared job until the job ends; returns the exit code.
 
     Args:
-        loaded: The config.
         bind: `host:port` to serve on.
-        launcher_address: Of the launcher that starts the other members; None: people do.
+        launcher_address: `host:port` of the launcher; None: people start the other members.
 
     Raises:
-        CtrPipelineError: The job cannot be mastered.
+        CtrPipelineError: No job is prepared, its files cannot be read, or another master runs.
     """
     folder = require_job(loaded)
 
@@ -93,16 +92,16 @@ def be_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None
         finally:
             launcher.close()
 
-    return _explained(run, "master")
+    return _with_traceback(run, "master")
 
 
 @contextmanager
 def _in_use(folder: Path) -> Iterator[None]:
-    """Tells other commands that a job trains in the folder, as a launcher does where there is one.
+    """Locks the folder, so that other commands see that a job trains there.
 
-    If somebody else holds the folder, such as a master before this one, the ledger decides which of
-    them is master; what else is wrong with it is told by who writes there. Nothing is swept: other
-    members may be writing.
+    Where a launcher starts the master, `ctrpipe run` has locked it. If another process holds the
+    lock, such as the master before this one, the ledger decides which of them is master. No
+    leftovers are deleted: other members may be writing.
     """
     from ctr_pipeline.pipeline.run_folder import RunFolder
 
@@ -112,7 +111,7 @@ def _in_use(folder: Path) -> Iterator[None]:
         yield
 
 
-def be_parameter_server(
+def run_as_parameter_server(
     loaded: "LoadedConfig",
     index: int,
     *,
@@ -122,15 +121,14 @@ def be_parameter_server(
     incarnation: str | None,
     wait_seconds: float = WAIT_SECONDS,
 ) -> int:
-    """Is a parameter server until the master says to leave; returns the exit code.
+    """Runs a parameter server until the master dismisses it; returns the exit code.
 
     Args:
-        loaded: The config.
         bind: `host:port` to serve on.
-        advertise: `host:port` that others are told; None: where it serves.
+        advertise: `host:port` for other members; None: the address that it serves on.
         master_address: `host:port`; None: as announced in the run folder.
-        incarnation: Name that the launcher knows this process by; None: nobody launched it.
-        wait_seconds: For a first master, where nobody launched it.
+        incarnation: Name of this start, drawn by the launcher; None: a person started it.
+        wait_seconds: Longest wait for the first master, if a person started it.
 
     Raises:
         CtrPipelineError: It cannot serve, the master refuses it, or there is no job to join.
@@ -146,10 +144,10 @@ def be_parameter_server(
             folder, index, master_address, bind, advertise=advertise, incarnation=incarnation
         )
 
-    return _explained(run, f"ps-{index}")
+    return _with_traceback(run, f"ps-{index}")
 
 
-def be_worker(
+def run_as_worker(
     loaded: "LoadedConfig",
     index: int,
     *,
@@ -158,17 +156,17 @@ def be_worker(
     incarnation: str | None,
     wait_seconds: float = WAIT_SECONDS,
 ) -> int:
-    """Works for a job until nothing is left or somebody says to leave; returns the exit code.
+    """Runs a worker until nothing is left or the master dismisses it; returns the exit code.
 
     Args:
-        loaded: The config.
         master_address: `host:port`; None: as announced in the run folder.
-        metrics_host: Address that its figures are served on.
-        incarnation: Name that the launcher knows this process by; None: nobody launched it.
-        wait_seconds: For a first master, where nobody launched it.
+        metrics_host: Address that its metrics are served on.
+        incarnation: Name of this start, drawn by the launcher; None: a person started it.
+        wait_seconds: Longest wait for the first master, if a person started it.
 
     Raises:
-        CtrPipelineError: Of the model, the data, the master's refusal; or there is no job to join.
+        CtrPipelineError: The model or the data is wrong, the master refuses the worker, or there is
+            no job to join.
     """
     folder = require_job(loaded)
 
@@ -187,11 +185,11 @@ def be_worker(
             host=metrics_host,
         )
 
-    return _explained(run, f"worker-{index}")
+    return _with_traceback(run, f"worker-{index}")
 
 
 def _can_join(folder: Path, role: "Role", master_address: str | None, wait_seconds: float) -> bool:
-    """Whether a member that nobody launched finds a job; False if it is finished."""
+    """Waits for a job that a member can join; False if the job is finished."""
     from ctr_pipeline.pipeline.job import waiting
     from ctr_pipeline.pipeline.job.control import Job
 
@@ -201,7 +199,7 @@ def _can_join(folder: Path, role: "Role", master_address: str | None, wait_secon
 
 
 def load_worker_code() -> None:
-    """Imports all that a worker needs; starts no thread and computes nothing."""
+    """Imports everything that a worker needs; starts no thread and computes nothing."""
     import ctr_pipeline.distributed.worker.program
     import ctr_pipeline.pipeline.job.worker_model  # noqa: F401
 
@@ -210,7 +208,7 @@ def require_job(loaded: "LoadedConfig") -> Path:
     """The run folder, if a job has been prepared there.
 
     Raises:
-        RunFolderError: None has.
+        RunFolderError: No job has been prepared.
     """
     folder = loaded.config.run_folder
     if not (folder / "job" / "spec.json").is_file():
@@ -223,8 +221,8 @@ def require_job(loaded: "LoadedConfig") -> Path:
     return folder
 
 
-def _explained(run: Callable[[], int], member: str) -> int:
-    """Runs a member; what ends it stands in its log, for whoever asks the launcher why."""
+def _with_traceback(run: Callable[[], int], member: str) -> int:
+    """Runs a member; writes the traceback of what ends it to its log, as the launcher shows it."""
     try:
         return run()
     except MemoryError as error:

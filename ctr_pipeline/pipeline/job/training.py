@@ -1,8 +1,8 @@
-"""Training by a master, parameter servers and workers: started here, watched, ended here.
+"""Training by a master, parameter servers and workers, which a launcher starts.
 
-This process is the parent of all members. It prepares what they agree on and waits until the model
-is trained, its best epoch is scored and all of them have left. What comes after is made from the
-best cut on the disk.
+This process prepares what members agree on, opens the launcher, and waits until the model is
+trained, its best epoch is scored and all members have left. Later stages use the best cut on the
+disk.
 """
 
 from collections.abc import Iterator
@@ -34,19 +34,17 @@ if TYPE_CHECKING:
     from ctr_pipeline.training.compiled import CompiledModel
 
 _LEDGER_SECONDS = 60.0
-"""For what keeps the ledger to answer before members are started; it may be starting, too."""
+"""Longest wait for the ledger's store before members are started; it may be starting, too."""
 
 
 @contextmanager
 def trained_in_processes(
     context: RunContext, encoding: Encoding, *, warm_start: WarmStart | None = None
 ) -> Iterator["TrainedModel"]:
-    """Trains, from the start or where a run ended; gives the model, whose rows lie on the disk.
+    """Trains, from the start or from where a run ended; gives the model, its rows on the disk.
 
     Args:
-        context: Of the run; `resume` goes on from the newest whole cut, if there is a job.
-        encoding: The rows.
-        warm_start: What the run takes over from an earlier one.
+        context: If it resumes and there is a job, training goes on from the newest whole cut.
 
     Raises:
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.
@@ -80,10 +78,9 @@ def prepare_for_members(
     warm_start: WarmStart | None = None,
     insecure: bool = False,
 ) -> None:
-    """Everything that members agree on, for whoever starts them; arguments as for training.
+    """Writes everything that members agree on, for people who start them.
 
-    Members that people start may be on several hosts: they talk by TLS unless `insecure` or the
-    config says otherwise.
+    Members may then be on several hosts: they talk by TLS unless `insecure` or `runtime.tls: off`.
 
     Raises:
         CtrPipelineError: Something the user can mend.
@@ -95,7 +92,7 @@ def prepare_for_members(
 
 
 def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tuple[Access, bool]:
-    """New secrets in a folder that is ready for a job, and whether one is there to go on with."""
+    """Readies the folder for a job; returns new secrets, and whether there is a job to resume."""
     loaded, run, resume = context.loaded, context.run, context.resume
     if resume:
         require_mode(run, has_members=True)
@@ -119,10 +116,10 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
 def _prepare(
     context: RunContext, encoding: Encoding, *, resume: bool, warm_start: WarmStart | None
 ) -> "CompiledModel":
-    """Writes the spec, for which the number of dense parameters has to be known.
+    """Compiles the model, whose number of dense parameters is in the spec, and writes the spec.
 
-    The parameters of an earlier run become the first cut of the job, before there is a spec: a job
-    that has one can be resumed.
+    The parameters of a warm start become the first cut of the job before the spec is written: a job
+    with a spec can be resumed.
     """
     # The fork server of workers imports TensorFlow at the same time.
     from ctr_pipeline.pipeline.model.dense_model import compile_model
@@ -170,7 +167,7 @@ def _write_warm_start(
 
 
 def describe_job(view: JobView, mode: str) -> dict[str, Any]:
-    """How members of a job fared, for `metrics.json`."""
+    """Records, restarts, recoveries and members of a job, for `metrics.json`."""
     recoveries = [event for event in view.events if event.recovery_seconds is not None]
     return {
         "mode": mode,
@@ -188,7 +185,6 @@ def describe_job(view: JobView, mode: str) -> dict[str, Any]:
 
 
 def _describe_member(member: MemberStatus) -> dict[str, Any]:
-    """One that a master told of: without one there is no model to describe the job of."""
     stats = member.stats or MemberStats()
     return {
         "role": member.role,
