@@ -26,7 +26,7 @@ from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.specs.section import IS_PATH, MAY_CHANGE, NO_MODEL, NotSearched, Section
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
-from ctr_pipeline.specs.source_formats import SOURCE_FORMATS
+from ctr_pipeline.specs.source_formats import SOURCE_FORMATS, is_query
 from ctr_pipeline.specs.statistics_engines import STATISTICS_ENGINES
 from ctr_pipeline.transforms import AnyTransform
 from ctr_pipeline.transforms.base import TransformKind
@@ -122,8 +122,20 @@ else:
 class DataConfig(Section):
     """Where the rows are and how they are read."""
 
-    train: Annotated[Paths, IS_PATH] = Field(
-        description="Rows to train on: a file, a list, a glob, an address or a table."
+    train: Annotated[Paths | None, IS_PATH] = Field(
+        default=None,
+        description="Rows to train on: a file, a list, a glob, an address or a table; or `query`.",
+    )
+    query: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A SELECT whose rows are trained on, instead of `train`: in DuckDB's SQL, over "
+        "files, object stores and the databases of `attach`.",
+    )
+    attach: Annotated[dict[str, str], IS_PATH] = Field(
+        default={},
+        description="DuckDB databases by the name that queries give them, such as "
+        "{shop: data/shop.duckdb} for FROM shop.clicks; opened read-only.",
     )
     valid: Annotated[Paths | None, IS_PATH] = Field(
         default=None, description="Validation rows, instead of data.split.valid."
@@ -199,6 +211,17 @@ class DataConfig(Section):
     )
 
     @property
+    def training_rows(self) -> Paths:
+        """What `train` or `query` names."""
+        # One of them is there, as `_distinct` sees to.
+        return self.train or self.query or ""
+
+    @property
+    def training_key(self) -> str:
+        """The key that names them, for messages."""
+        return "data.train" if self.query is None else "data.query"
+
+    @property
     def label_values(self) -> LabelValues | None:
         """What labels are written as; None: as 0 and 1."""
         if self.positive is None:
@@ -206,8 +229,22 @@ class DataConfig(Section):
         negative = opposite_of(self.positive) if self.negative is None else self.negative
         return LabelValues(self.positive, negative or "")
 
+    @field_validator("query")
+    @classmethod
+    def _reads(cls, value: str | None) -> str | None:
+        if value is not None and not is_query(value):
+            word = next(iter(value.split(maxsplit=1)), "")
+            raise ValueError(f"begins with '{word}', and a source only reads: write a SELECT")
+        return value
+
     @model_validator(mode="after")
     def _distinct(self) -> "DataConfig":
+        if (self.train is None) == (self.query is None):
+            raise ValueError(
+                "`train` or `query` is missing: name the rows to train on"
+                if self.train is None
+                else "takes `train` or `query`, not both"
+            )
         if self.delimiter is not None and self.delimiter == self.quote:
             raise ValueError("delimiter and quote are the same character")
         if self.record != "auto" and self.format not in {"auto", "recordio"}:

@@ -12,6 +12,7 @@ from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.config.yaml_source import dump_yaml
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.specs.section import IS_PATH, Section
+from ctr_pipeline.specs.source_formats import is_query
 from ctr_pipeline.transforms.base import Transform
 
 RESOLVED_CONFIG = "config.resolved.yaml"
@@ -55,6 +56,8 @@ def with_paths(config: Config, change: Callable[[str], str]) -> Config:
     def changed(value: Any) -> Any:
         if isinstance(value, str):
             return change(value)
+        if isinstance(value, dict):
+            return {key: change(path) for key, path in value.items()}
         return tuple(map(change, value)) if isinstance(value, tuple) else value
 
     def inside(section: Section) -> Section:
@@ -71,10 +74,12 @@ def with_paths(config: Config, change: Callable[[str], str]) -> Config:
 
 
 def absolute_path(path: str) -> str:
-    """A path, or that of a file in an address, from the root; other addresses as they are.
+    """A path, or that of a file in an address, from the root; other addresses and SELECTs as given.
 
     A glob stays one, whatever the folder that the command runs in is called.
     """
+    if is_query(path):
+        return path
     address = _ADDRESS.fullmatch(path)
     if address is not None and address["scheme"] not in _OF_FILES:
         return path

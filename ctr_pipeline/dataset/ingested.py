@@ -109,7 +109,7 @@ def fingerprint_of(
     """
     # The files say where they are, however that was written. What is read is not sampled; what is
     # trained on is.
-    without = {"train", "valid", "test", "sample", "key_columns"}
+    without = {"train", "query", "valid", "test", "sample", "key_columns"}
     facts: dict[str, Any] = {
         "version": INGESTED_VERSION,
         "data": data.model_dump(

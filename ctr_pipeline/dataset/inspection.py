@@ -29,8 +29,8 @@ def inspect_source(data: DataConfig, *, seed: int = 0) -> Source:
         DataError: Files are missing, unreadable, empty, of another format, or do not agree; or a
             column that the config names does not exist.
     """
-    groups = {"train": data.train, "valid": data.valid, "test": data.test}
-    keys = {split: f"data.{split}" for split in groups}
+    groups = {"train": data.training_rows, "valid": data.valid, "test": data.test}
+    keys = {"train": data.training_key, "valid": "data.valid", "test": "data.test"}
     named = {split: paths for split, paths in groups.items() if paths is not None}
     source = inspect_paths(data, named, keys, seed=seed)
     source.require([data.label], "data.label")

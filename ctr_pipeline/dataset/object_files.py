@@ -133,7 +133,7 @@ class ObjectFile:
         Raises:
             DataError: It is gone, or the store cannot be asked.
         """
-        store, path = _open_store(self.address)
+        store, path = open_store(self.address)
         try:
             info = store.info(path)
         except FileNotFoundError as error:
@@ -176,7 +176,7 @@ def find_objects(address: str, key: str) -> list[ObjectFile]:
             address holds a secret, or there is no such object.
     """
     _check_address(address, key)
-    store, path = _open_store(address)
+    store, path = open_store(address)
     try:
         info = _info_of(store, path)
         if info is not None and info["type"] != "directory":
@@ -259,7 +259,7 @@ def _check_address(address: str, key: str) -> None:
         )
 
 
-def _open_store(address: str) -> tuple[Any, str]:
+def open_store(address: str) -> tuple[Any, str]:
     """The store of an address, and what the store calls the object."""
     scheme = address.partition("://")[0]
     try:
@@ -364,7 +364,7 @@ class _RangeReader(io.RawIOBase):
 
     def __init__(self, file: ObjectFile) -> None:
         self._file = file
-        self._store, self._path = _open_store(file.address)
+        self._store, self._path = open_store(file.address)
         self._state = file.state()
         if self._state[1] != file.size_bytes:
             raise self._changed()

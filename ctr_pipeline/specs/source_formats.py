@@ -3,6 +3,7 @@
 The config has to know their names; their code is imported when rows are read.
 """
 
+import re
 from dataclasses import dataclass
 
 
@@ -19,9 +20,18 @@ class RegisteredFormat:
     keys: tuple[str, ...] = ()
 
 
+_QUERY = re.compile(r"\s*(--[^\n]*\n\s*)*\(*\s*(SELECT|WITH|FROM|VALUES)\s", re.IGNORECASE)
+
+
+def is_query(text: str) -> bool:
+    """Whether a text begins as a SELECT does, and is no path."""
+    return bool(_QUERY.match(text))
+
+
 _FORMATS = "ctr_pipeline.dataset.formats"
 
 SOURCE_FORMATS = (
+    RegisteredFormat(f"{_FORMATS}.query.format:QueryFormat"),
     RegisteredFormat(f"{_FORMATS}.maxcompute.format:MaxComputeFormat"),
     RegisteredFormat(f"{_FORMATS}.databases.format:DatabaseFormat"),
     RegisteredFormat(f"{_FORMATS}.recordio.format:RecordIOFormat", ("recordio",)),

@@ -7,6 +7,7 @@ import feature_mistakes
 import general_mistakes
 import job_mistakes
 import pytest
+import query_mistakes
 import tune_mistakes
 from spoiled_world import Case, good_world
 
@@ -21,6 +22,7 @@ MISTAKES = (
     *feature_mistakes.CONFIG_MISTAKES,
     *job_mistakes.CONFIG_MISTAKES,
     *tune_mistakes.CONFIG_MISTAKES,
+    *query_mistakes.CONFIG_MISTAKES,
 )
 
 

@@ -35,6 +35,8 @@ SEGMENT_KEYS = {
 KEYS = {
     "name": ("job", ""),
     "data.train": (["a", "b"], 3),
+    "data.query": ("SELECT * FROM 'a'", 3),
+    "data.attach": ({"shop": "shop.duckdb"}, ["shop.duckdb"]),
     "data.valid": ("v.csv", 3),
     "data.test": ("t.csv", {}),
     "data.format": ("parquet", "xml"),
@@ -182,6 +184,7 @@ SPACE = {"space": {"model.dropout": {"low": 0, "high": 0.5}}}
 
 # What else a key needs to be valid.
 COMPANIONS = {
+    "data.query": {"train": None},
     "data.negative": {"positive": "yes"},
     "data.split.by": {"by": "random"},
     "data.split.column": {"by": "hash"},

@@ -333,7 +333,7 @@ def at(path, value):
         ("features", "[{columns: label}]", "is the label; as a feature it would give"),
         ("features", "[{columns: I3..I1}]", "runs backwards"),
         ("data", "null", "data: expected a mapping (key: value), found nothing"),
-        ("data.train", "null", "data.train: expected text or a list of texts, found nothing"),
+        ("data.train", "null", "data: `train` or `query` is missing: name the rows to train on"),
         ("data.columns", "[label]", "at least 2 entries, found a list of 1"),
         ("data.columns", "[label, I1, I1]", "named twice: I1"),
         ("data.columns", "[a, b]", "no column is called 'label'"),

@@ -269,7 +269,7 @@ def test_a_store_that_refuses_to_list_names_the_credentials(monkeypatch):
         def info(self, path):
             raise PermissionError("Forbidden")
 
-    monkeypatch.setattr(object_files, "_open_store", lambda address: (Refusing(), "bucket/a.csv"))
+    monkeypatch.setattr(object_files, "open_store", lambda address: (Refusing(), "bucket/a.csv"))
     with pytest.raises(DataError, match=r"may not be read .*Forbidden.*AWS_ACCESS_KEY_ID"):
         find_objects("s3://bucket/a.csv", "data.train")
 

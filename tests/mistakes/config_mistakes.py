@@ -121,7 +121,7 @@ CONFIG_MISTAKES = (
     ),
     Case("feature_of_text", setting(features=["price"]), ("features[0]", "columns: I1..I13")),
     Case("train_is_a_number", setting(data__train=3), ("data.train", "text or a list of texts")),
-    Case("data_null", setting(data__train=None), ("data.train", "found nothing")),
+    Case("data_null", setting(data__train=None), ("data", "`train` or `query` is missing")),
     Case(
         "boolean_as_number", setting(train__epochs=True), ("train.epochs", "whole number", "true")
     ),

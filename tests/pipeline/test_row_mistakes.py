@@ -14,6 +14,7 @@ import maxcompute_mistakes
 import object_mistakes
 import partition_mistakes
 import pytest
+import query_mistakes
 import recordio_mistakes
 import spark_mistakes
 from spoiled_world import Case, good_world
@@ -38,6 +39,7 @@ MISTAKES = (
     *object_mistakes.ROW_MISTAKES,
     *partition_mistakes.ROW_MISTAKES,
     *database_mistakes.ROW_MISTAKES,
+    *query_mistakes.ROW_MISTAKES,
     *spark_mistakes.ROW_MISTAKES,
     *daily_mistakes.ROW_MISTAKES,
 )

@@ -93,7 +93,8 @@ def predict_file(
             place=str(output),
             remedy="Give --output a name that ends in .parquet or .csv",
         )
-    trained_on = (loaded.config.data.train, loaded.config.data.valid, loaded.config.data.test)
+    trained_data = loaded.config.data
+    trained_on = (trained_data.training_rows, trained_data.valid, trained_data.test)
     require_output(
         output,
         overwrite=overwrite,

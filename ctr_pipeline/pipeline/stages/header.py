@@ -13,7 +13,7 @@ from ctr_pipeline.dataset.paths import paths_of
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import ConfigError, CtrPipelineError, DataError
 
-_READING = ("train", "format", "record", "columns", "delimiter", "quote")
+_READING = ("train", "query", "attach", "format", "record", "columns", "delimiter", "quote")
 """Keys of `data` that a header depends on."""
 
 
@@ -29,9 +29,10 @@ def find_header(section: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     try:
         data = DataConfig.model_validate(given)
-        if asks_elsewhere(data.train):
+        rows = data.training_rows
+        if asks_elsewhere(rows):
             return ()
-        return inspect_paths(data, {"train": data.train}, {"train": "data.train"}).column_names
+        return inspect_paths(data, {"train": rows}, {"train": data.training_key}).column_names
     except (ValidationError, CtrPipelineError):
         return ()
 

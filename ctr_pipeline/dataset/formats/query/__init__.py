@@ -1,0 +1,1 @@
+"""A SELECT as a source."""

@@ -1,0 +1,215 @@
+"""Executes a SELECT in an embedded DuckDB: what its columns are, and its rows.
+
+DuckDB runs in one thread. Several would give rows without an order as they come, and sums of floats
+with other last digits: a run would no longer be a function of its data. Nothing is written, no
+extension is fetched, and what does not fit into memory is spilled into a temporary folder.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+from sqlglot import exp
+
+from ctr_pipeline.dataset.arrow_columns import RecordBlock, check_type
+from ctr_pipeline.dataset.columns import ReadingPlan
+from ctr_pipeline.dataset.data_files import DataFile, size_of, state_of
+from ctr_pipeline.dataset.formats.query.statement import Query
+from ctr_pipeline.dataset.limits import check_num_columns, check_values
+from ctr_pipeline.dataset.object_files import open_store
+from ctr_pipeline.dataset.source import WHOLE, Block, Range
+from ctr_pipeline.errors import DataError
+from ctr_pipeline.machine import memory_bytes
+
+_MEMORY_SHARE = 0.25
+_BATCH_ROWS = 32_768
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """The rows of a SELECT.
+
+    Attributes:
+        path: The SELECT.
+        schema: Its columns.
+        attached: Database files by the name that the SELECT gives them.
+        files: What it reads, as far as it names it, and the databases.
+    """
+
+    path: Query
+    schema: pa.Schema
+    attached: tuple[tuple[str, Path], ...]
+    files: tuple[DataFile, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """In the order of the SELECT."""
+        return tuple(self.schema.names)
+
+    def size_bytes(self) -> int:
+        """Bytes of the files that it names.
+
+        Raises:
+            OSError: One is gone.
+        """
+        return sum(size_of(file) for file in self.files)
+
+    def known_rows(self) -> int | None:
+        """None: only executing it tells."""
+        return None
+
+    def state(self) -> tuple[str | int, ...]:
+        """Changes with its text and with any of the files it reads.
+
+        Raises:
+            DataError: One is gone.
+        """
+        databases = [file for _, file in self.attached]
+        logs = [file.with_name(f"{file.name}.wal") for file in databases]
+        files = [*self.path.files(), *databases, *(log for log in logs if log.exists())]
+        return (self.path.text, *(fact for file in files for fact in state_of(file)))
+
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`: always the whole."""
+        return [WHOLE]
+
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`; the position is an estimate, as only the end is known."""
+        for name in plan.names:
+            check_type(self.path, self.schema.field(name).type, name, plan)
+        position, size = 0, self.size_bytes()
+        for batch in self.batches(plan.names):
+            position = min(size, position + batch.nbytes)
+            yield RecordBlock(self.path, batch, position)
+
+    def batches(
+        self, names: Sequence[str], most_rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows in order.
+
+        Args:
+            names: The columns.
+            most_rows: Only the first ones; None: all.
+
+        Raises:
+            DataError: The SELECT fails, or a value is too long.
+        """
+        with _executed(self.path, self.attached) as rows:
+            chosen = rows.select(*[duckdb.ColumnExpression(name) for name in names])
+            wanted = chosen if most_rows is None else chosen.limit(most_rows)
+            for batch in wanted.to_arrow_reader(_BATCH_ROWS):
+                check_values(batch, self.path)
+                yield batch
+
+
+def describe(query: Query, attached: Sequence[tuple[str, Path]]) -> QueryRows:
+    """The columns of a SELECT; executes it for no row.
+
+    Raises:
+        DataError: It is no single SELECT, cannot be executed, or columns lack a name of their own.
+    """
+    with _executed(query, attached) as rows:
+        unnamed = query.unnamed_columns()
+        if unnamed:
+            raise DataError(
+                f"selects {unnamed[0]} without a name",
+                place=query.key,
+                remedy=f"Name it: {unnamed[0]} AS name",
+            )
+        names = list(rows.columns)
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(
+                f"selects two columns named '{twice}'",
+                place=query.key,
+                remedy=f"Name one of them otherwise with AS, or join with USING ({twice})",
+            )
+        check_num_columns(len(names), query)
+        schema = rows.limit(0).to_arrow_reader(1).schema
+    databases = tuple(file for _, file in attached)
+    return QueryRows(query, schema, tuple(attached), (*query.files(), *databases))
+
+
+@contextmanager
+def _executed(
+    query: Query, attached: Sequence[tuple[str, Path]]
+) -> Iterator[duckdb.DuckDBPyRelation]:
+    """The rows of the SELECT, computed as they are asked for."""
+    # `memory_bytes` is what this process may use; the rest of the run needs the larger part.
+    memory = round(memory_bytes() * _MEMORY_SHARE) >> 20
+    with (
+        tempfile.TemporaryDirectory(prefix="ctrpipe-query-") as spill_folder,
+        duckdb.connect(
+            config={
+                "threads": "1",
+                "preserve_insertion_order": "true",
+                "autoinstall_known_extensions": "false",
+                "memory_limit": f"{memory}MiB",
+                "temp_directory": spill_folder,
+            }
+        ) as connection,
+    ):
+        try:
+            statement = _only_select(connection, query)
+            for name, file in attached:
+                connection.execute(_attach(name, file))
+            for address in query.objects():
+                connection.register_filesystem(open_store(address)[0])
+            yield connection.sql(statement)
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise _explain(query, error) from error
+
+
+def _only_select(connection: duckdb.DuckDBPyConnection, query: Query) -> duckdb.Statement:
+    statements = connection.extract_statements(query.text)
+    if len(statements) != 1:
+        raise DataError(
+            f"has {len(statements)} statements, and one SELECT is a source of rows",
+            place=query.key,
+            remedy="Keep the SELECT; prepare tables and views before the run",
+        )
+    if statements[0].type is not duckdb.StatementType.SELECT:
+        raise DataError(
+            f"is no SELECT but {statements[0].type.name}, and a source only reads",
+            place=query.key,
+            remedy="Write a SELECT",
+        )
+    return statements[0]
+
+
+def _attach(name: str, file: Path) -> str:
+    named = exp.alias_(
+        exp.Literal.string(str(file)), exp.to_identifier(name, quoted=True), table=False
+    )
+    read_only = exp.AttachOption(this=exp.var("READ_ONLY"))
+    return exp.Attach(this=named, expressions=[read_only]).sql("duckdb")
+
+
+def _explain(query: Query, error: Exception) -> DataError:
+    """What DuckDB says, in a line, and where in the text."""
+    lines = str(error).splitlines()
+    message = lines[0].partition(": ")[2] or lines[0]
+    near = re.search(r"^LINE (\d+):", str(error), re.MULTILINE)
+    # DuckDB also numbers lines of its own, where it rewrote the query.
+    is_own = near is not None and int(near[1]) <= len(query.text.splitlines())
+    where = f" at line {near[1]}" if near is not None and is_own else ""
+    hint = next((line for line in lines[1:] if line.startswith(("Candidate", "Did you"))), "")
+    remedy = hint.strip() or "Try it with the command line of DuckDB"
+    if "extension" in str(error):
+        extension = re.search(r"extension [\"']*(\w+)|the (\w+) extension", str(error))
+        name = next(filter(None, extension.groups()), "") if extension else ""
+        message = f"needs the extension {name} of DuckDB, which is not installed"
+        remedy = f"Install it once with the command line of DuckDB: INSTALL {name}"
+    elif "No files found" in message:
+        remedy = "Paths are relative to the folder that the command runs in"
+    elif "set lock" in message:
+        message = "a database of data.attach is open in another program, which may write to it"
+        remedy = "Close it there, or attach a copy of the file"
+    elif isinstance(error, duckdb.OutOfMemoryException):
+        remedy = "Select fewer columns or rows, or give the machine more memory or disk"
+    return DataError(f"fails{where}: {message.rstrip('.!')}", place=query.key, remedy=remedy)
