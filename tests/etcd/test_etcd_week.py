@@ -12,7 +12,7 @@ from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import Persist, Tick
 from ctr_pipeline.distributed.coordination.messages import BatchLoss, HeldLease, TaskReport
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger
 from ctr_pipeline.distributed.master.ledger.store import LedgerIdentity
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import TaskBitmap
-from ctr_pipeline.distributed.coordination.tasks import TaskSet
+from ctr_pipeline.distributed.coordination.task_set import TaskSet
 
 
 class Claims:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from ctr_pipeline.distributed.coordination.codec import from_record, to_record
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import Json
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan, TaskBoard, name_of
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
+from ctr_pipeline.distributed.coordination.tasks import name_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
 from ctr_pipeline.specs.course import TrainingCourse
 
 

@@ -11,7 +11,7 @@ from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.scaling import WorkerBounds
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, EncodedSplit, JobSpec
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.machine import available_cores
 

@@ -30,7 +30,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskReport,
 )
 from ctr_pipeline.distributed.coordination.settings import JobSettings
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
 from ctr_pipeline.specs.course import TrainingCourse
 
 SCORES = ScoreSummary(((3, 4),), ((1, 6),), 2.0, 1.0)

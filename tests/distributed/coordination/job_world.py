@@ -57,7 +57,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.rounds import BatchId, Round, worker_number
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan, ScoredSplit
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
 from ctr_pipeline.specs.course import TrainingCourse
 
 NUM_SERVERS = 2

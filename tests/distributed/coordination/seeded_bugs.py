@@ -25,7 +25,8 @@ from ctr_pipeline.distributed.coordination.job import (
 from ctr_pipeline.distributed.coordination.job.head import JobHead
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import LeaseReply
-from ctr_pipeline.distributed.coordination.tasks import Task, TaskBoard
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
+from ctr_pipeline.distributed.coordination.tasks import Task
 
 Patch = Callable[..., None]
 """`monkeypatch.setattr`."""

@@ -4,7 +4,7 @@ import pytest
 
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import BatchLoss, TaskKey, TaskReport
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 
 
 def plan_epoch(epoch):

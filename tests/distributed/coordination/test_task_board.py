@@ -1,4 +1,3 @@
-import itertools
 import json
 import math
 import tracemalloc
@@ -13,18 +12,9 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskKey,
     TaskReport,
 )
-from ctr_pipeline.distributed.coordination.tasks import (
-    EpochPlan,
-    ExactSum,
-    ScoredSplit,
-    ScorePlan,
-    Task,
-    TaskBoard,
-    TaskSet,
-    leased_task,
-    merge_scores,
-    name_of,
-)
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
+from ctr_pipeline.distributed.coordination.tasks import Task, leased_task, merge_scores, name_of
 
 PLAN = EpochPlan(epoch=2, num_tasks=3, rows_per_task=8, batch_size=2, other_rows=((2, 5),))
 SCORES = ScoreSummary(((1, 2),), ((0, 3),), 0.5, 0.25)
@@ -49,22 +39,6 @@ def make_report(task=0, done=0, repeated=0, losses=None, **changes):
         "scores": None,
     }
     return TaskReport(**{**values, **changes})
-
-
-def test_a_plan_knows_its_uneven_tasks():
-    assert [PLAN.rows_of(task) for task in range(3)] == [8, 8, 5]
-    assert [PLAN.batches_of(task) for task in range(3)] == [4, 4, 3]
-    assert PLAN.num_rows == 21
-
-
-def test_a_split_is_cut_into_ranges_with_a_short_last_one():
-    split = ScoredSplit("valid", num_rows=10, rows_per_task=4)
-    assert [(split.first_row_of(task), split.rows_of(task)) for task in range(3)] == [
-        (0, 4),
-        (4, 4),
-        (8, 2),
-    ]
-    assert split.num_tasks == 3
 
 
 @pytest.mark.parametrize(("mask", "rows"), [(0, 0), (0b001, 2), (0b100, 1), (0b111, 5)])
@@ -222,23 +196,6 @@ def test_tasks_have_names_for_people():
     assert name_of(key, Task(500, 500, 1000)) == "rows 1,000 to 1,499 of valid after epoch 1"
 
 
-@given(values=st.lists(st.floats(-1e15, 1e15), max_size=40))
-def test_a_running_sum_is_as_exact_as_one_over_all(values):
-    total = ExactSum()
-    for value in values:
-        total.add(value)
-    assert math.fsum(total.parts) == math.fsum(values)
-
-
-def test_a_running_sum_takes_what_is_no_number():
-    total = ExactSum()
-    for value in (1.0, math.inf, 2.0):
-        total.add(value)
-    assert math.fsum(total.parts) == math.inf
-    total.add(-math.inf)
-    assert math.isnan(math.fsum(total.parts))
-
-
 def test_a_task_that_is_taken_over_is_held_by_its_new_worker_alone():
     board = TaskBoard.of_epoch(PLAN)
     board.lease_next("a", 1, 0.0)
@@ -247,50 +204,6 @@ def test_a_task_that_is_taken_over_is_held_by_its_new_worker_alone():
     assert (board.num_held_by("a"), board.num_held_by("b"), board.holders) == (1, 1, ("a", "b"))
     board.release(key_of(1))
     assert (board.num_held_by("b"), board.holders, board.num_todo) == (0, ("a",), 2)
-
-
-def numbers_in(runs):
-    return [number for first, end in runs for number in range(first, end)]
-
-
-@given(
-    numbers=st.lists(st.integers(0, 30), max_size=40),
-    others=st.lists(st.integers(0, 30), max_size=40),
-)
-def test_runs_of_numbers_are_a_set_of_them(numbers, others):
-    ranges, theirs = TaskSet(), TaskSet()
-    for number in numbers:
-        ranges.add(number)
-    for number in others:
-        theirs.add(number)
-    assert numbers_in(ranges) == sorted(set(numbers))
-    assert ranges.num_tasks == len(set(numbers))
-    assert ranges.end == max(numbers, default=-1) + 1
-    assert [number in ranges for number in range(32)] == [n in numbers for n in range(32)]
-    assert list(ranges.gaps(20)) == [number for number in range(20) if number not in numbers]
-    assert numbers_in(ranges.common_with(theirs)) == sorted(set(numbers) & set(others))
-    runs = list(ranges)
-    # Neighbours are one run.
-    assert all(end < first for (_, end), (first, _) in itertools.pairwise(runs))
-    assert list(TaskSet(runs)) == runs
-    assert TaskSet(runs).num_tasks == ranges.num_tasks
-
-
-def test_the_plan_of_splits_names_their_ranges_one_after_another():
-    plan = ScorePlan((ScoredSplit("valid", 10, 4), ScoredSplit("test", 3, 4)), epoch=1)
-    keys = [plan.key_of(number) for number in range(plan.num_tasks)]
-    assert [(key.split, key.task) for key in keys] == [
-        ("valid", 0), ("valid", 1), ("valid", 2), ("test", 0),
-    ]  # fmt: skip
-    assert [plan.number_of(key) for key in keys] == [0, 1, 2, 3]
-    assert [plan.make_task(number).num_rows for number in range(4)] == [4, 4, 2, 3]
-    strangers = (
-        TaskKey("score", 1, 3, "valid"),
-        TaskKey("score", 0, 0, "valid"),
-        TaskKey("score", 1, 0, "train"),
-        TaskKey("train", 1, 0, "valid"),
-    )
-    assert [plan.number_of(key) for key in strangers] == [None] * 4
 
 
 MILLIONS = EpochPlan(0, num_tasks=2_000_000, rows_per_task=64, batch_size=1, other_rows=((7, 3),))

@@ -3,7 +3,9 @@
 from ctr_pipeline.distributed.coordination.events import DecideEpoch, End, EpochDecided, SplitTotals
 from ctr_pipeline.distributed.coordination.job import cuts, moves, restores
 from ctr_pipeline.distributed.coordination.job.state import JobState
-from ctr_pipeline.distributed.coordination.tasks import ScoredSplit, TaskBoard, merge_scores
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
+from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
+from ctr_pipeline.distributed.coordination.tasks import merge_scores
 
 
 def advance(state: JobState) -> None:

@@ -12,7 +12,8 @@ from ctr_pipeline.distributed.coordination.messages import (
     LeaseRequest,
     TaskKey,
 )
-from ctr_pipeline.distributed.coordination.tasks import TaskBoard, leased_task
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
+from ctr_pipeline.distributed.coordination.tasks import leased_task
 from ctr_pipeline.distributed.coordination.work_sharing import (
     holds_enough,
     lost_leases,

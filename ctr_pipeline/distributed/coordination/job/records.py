@@ -33,7 +33,7 @@ from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import Role, TaskKey
 from ctr_pipeline.distributed.coordination.settings import JobSettings
-from ctr_pipeline.distributed.coordination.tasks import TaskBoard
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
 
 
 class LedgerRecords:

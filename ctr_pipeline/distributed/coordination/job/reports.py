@@ -8,7 +8,8 @@ from ctr_pipeline.distributed.coordination.reports import (
     find_nonsense,
     last_line_of,
 )
-from ctr_pipeline.distributed.coordination.tasks import Task, TaskBoard, name_of
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
+from ctr_pipeline.distributed.coordination.tasks import Task, name_of
 
 
 def take_in(state: JobState, member: MemberState, report: TaskReport, generation: int) -> None:

@@ -4,7 +4,8 @@ from ctr_pipeline.distributed.coordination.job import members, reports, restores
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import TaskKey, TaskKind
-from ctr_pipeline.distributed.coordination.tasks import Task, TaskBoard, name_of
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
+from ctr_pipeline.distributed.coordination.tasks import Task, name_of
 from ctr_pipeline.distributed.coordination.timeouts import Speeds, timeout_seconds
 
 _MAX_STALLS = 3

@@ -20,7 +20,7 @@ from ctr_pipeline.distributed.coordination.messages import Member, Role, TaskKey
 from ctr_pipeline.distributed.coordination.moves import HeatWatch, MoveSchedule
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.storage_wait import StorageWait
-from ctr_pipeline.distributed.coordination.tasks import TaskBoard
+from ctr_pipeline.distributed.coordination.task_board import TaskBoard
 from ctr_pipeline.distributed.coordination.timeouts import MovingAverage, SteadyClock
 from ctr_pipeline.distributed.coordination.work_sharing import Queue, WaitingLease
 

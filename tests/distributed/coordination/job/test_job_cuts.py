@@ -12,7 +12,7 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
-from ctr_pipeline.distributed.coordination.tasks import ScoredSplit
+from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
 
 
 def test_no_cut_is_taken_of_nothing_new():

@@ -16,7 +16,7 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
-from ctr_pipeline.distributed.coordination.tasks import ScoredSplit
+from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
 
 
 def test_an_epoch_ends_with_a_cut_a_validation_and_a_decision():

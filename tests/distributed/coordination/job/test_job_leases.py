@@ -18,7 +18,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskReport,
     checksum_of,
 )
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ctr_pipeline.distributed.coordination.events import (
 from ctr_pipeline.distributed.coordination.messages import (
     HeldLease,
 )
-from ctr_pipeline.distributed.coordination.tasks import EpochPlan
+from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 
 
 def test_the_ledger_keeps_records_of_tasks_at_work_and_counts_of_the_others():

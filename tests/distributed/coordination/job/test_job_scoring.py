@@ -12,7 +12,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Tick,
 )
 from ctr_pipeline.distributed.coordination.job import Job
-from ctr_pipeline.distributed.coordination.tasks import ScoredSplit
+from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
 
 
 def scoring_bench(trained, cut, **changes):
