@@ -16,7 +16,7 @@ from ctr_pipeline.errors import ConfigError, DataError, FolderInUseError
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.run import held_out, not_trained_on, prepare_as_trained
-from ctr_pipeline.pipeline.stages.columns import GROUP_BY, group_problems
+from ctr_pipeline.pipeline.stages.column_problems import GROUP_BY, group_problems
 from ctr_pipeline.pipeline.stages.evaluate import findings_on, measure, run_evaluation, split_scorer
 from ctr_pipeline.pipeline.trained_run import logged, opened_trained
 from ctr_pipeline.progress import Progress

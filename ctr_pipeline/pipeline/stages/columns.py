@@ -1,6 +1,5 @@
-"""From the config and the head of the data to the columns that are read, and as what."""
+"""Decides which columns are read and how, from the config and the head of the data."""
 
-import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -17,12 +16,16 @@ from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.dataset.inference import counts_rows, infer_sequence
 from ctr_pipeline.dataset.near_numbers import NearNumber
 from ctr_pipeline.errors import ConfigError, ConfigProblem
-from ctr_pipeline.features import FeatureSpec, ListSpec, SequenceSpec, features_by_table
-from ctr_pipeline.pipeline.model.embedding_overrides import override_values
+from ctr_pipeline.features import FeatureSpec, ListSpec, SequenceSpec
+from ctr_pipeline.pipeline.stages.column_problems import (
+    group_problems,
+    override_problems,
+    require_columns,
+    require_named,
+    sharing_problems,
+)
 from ctr_pipeline.preprocessing.chains import check_chain
-from ctr_pipeline.preprocessing.sharing import share_problems
 from ctr_pipeline.specs.columns import ColumnType
-from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.statistics import Statistics
 from ctr_pipeline.transforms.vocabulary import Vocabulary
 
@@ -31,8 +34,6 @@ UNFIT = "its type fits no feature (a list of lists, …): convert it to a number
 NO_FEATURE = "no column can serve as a feature: there is none, or no type fits"
 PASSING = "rows are divided by it, so no later value occurs in training"
 
-GROUP_BY = "evaluation.group_by"
-
 _ROWS_OF_SEQUENCES = 2000
 _MOST_LEFT_OUT = 5
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -40,21 +41,21 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FeatureColumns:
-    """Which columns are read, and what is already decided about them.
+    """Which columns are read, how, and what is decided before the statistics.
 
     Attributes:
-        names: The features, in their order.
-        types: How each column that a feature reads is read.
-        entries: What the config says about each feature.
-        explicit: Features whose chains the config gives; of those that are automatic as well, one.
-        automatic: Columns whose transforms the statistics decide, as far as `explicit` has none.
+        names: Features, in their order.
+        types: Type of each column that a feature reads.
+        entries: The merged entries of the config, by feature.
+        explicit: Features whose chains the config gives, both or one.
+        automatic: Columns whose chains the statistics decide, unless `explicit` has them.
         sensitive: Columns whose values are never shown.
-        unfit: Columns that would be automatic, but whose type fits no feature, whose numbers are
-            the time that rows are divided by, or that the config takes out.
-        times: Automatic columns of points in time that are no texts, and their format.
-        found_lists: Automatic columns of lists, and how they are cut.
-        near_numbers: Automatic columns of texts that would be numbers but for a few of these.
-        whole_numbers: Automatic columns of whole numbers, and what these say about the click.
+        unfit: Columns without a feature: no type fits, rows are divided by their time, or the
+            config takes them out.
+        times: Formats of automatic columns of points in time that are not stored as text.
+        found_lists: How automatic columns of lists are split.
+        near_numbers: Automatic columns of texts that would be numbers but for a few values.
+        whole_numbers: Automatic columns of whole numbers, and how these relate to the click.
     """
 
     names: tuple[str, ...]
@@ -71,7 +72,7 @@ class FeatureColumns:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person may want to know about columns, a sentence each."""
+        """Warnings about columns, a sentence each."""
         return tuple(
             near.tell(name, is_sensitive=name in self.sensitive)
             for name, near in self.near_numbers.items()
@@ -79,7 +80,7 @@ class FeatureColumns:
 
     @property
     def lists(self) -> dict[str, ListSpec]:
-        """Columns whose texts are lists, and how they are cut."""
+        """How the texts of list columns are split."""
         cuts = {name: spec.sequence or spec.vector for name, spec in self.explicit.items()}
         return {**self.found_lists, **{name: cut for name, cut in cuts.items() if cut is not None}}
 
@@ -87,9 +88,9 @@ class FeatureColumns:
 def sequences_in(
     loaded: LoadedConfig, head: pa.Table, names: Collection[str]
 ) -> dict[str, SequenceSpec]:
-    """Columns, of those that are decided automatically, whose texts are lists by the data's head.
+    """Finds lists among automatic columns by the head of the data.
 
-    A column that the config calls categorical is none.
+    A column that the config calls categorical is no list.
     """
     entries = merge_entries(loaded.config.features, list(names))
     found = {}
@@ -103,6 +104,57 @@ def sequences_in(
     return found
 
 
+@dataclass(frozen=True)
+class _ColumnChoice:
+    """What the config and the head of the data make of one column.
+
+    Attributes:
+        column_type: How it is read.
+        explicit: The feature whose chains the config gives; None if it gives none.
+        is_automatic: Whether the statistics decide its chains, or those that the config leaves.
+        unfit_reason: Why it is no feature; empty if it is one.
+    """
+
+    column_type: ColumnType = ColumnType.TEXT
+    explicit: FeatureSpec | None = None
+    is_automatic: bool = False
+    unfit_reason: str = ""
+
+
+def _choose_column(
+    config: Config,
+    column: str,
+    merged: MergedEntry,
+    inferred: Mapping[str, ColumnType],
+    *,
+    is_read_as_text: bool,
+) -> _ColumnChoice:
+    """Chooses for a column that is no cross.
+
+    Args:
+        config: The config.
+        column: Its name.
+        merged: What the config says about it.
+        inferred: The type of each column by the head of the data.
+        is_read_as_text: Whether it is a time or a list there, which are read as text.
+    """
+    entry = merged.entry
+    has_both_chains = {"number", "id"} <= merged.given.keys()
+    is_list = entry.vector is not None or entry.sequence is not None
+    if entry.number is not None or entry.id is not None or is_list:
+        spec = spec_of(column, entry)
+        is_automatic = merged.decided and not is_list and not has_both_chains
+        return _ColumnChoice(spec.column_type, spec, is_automatic)
+    if merged.decided and has_both_chains:
+        return _ColumnChoice(unfit_reason=TAKEN_OUT)
+    if entry.type == "auto" and is_read_as_text:
+        return _ColumnChoice(is_automatic=True)
+    if reason := _unfit_reason(config, column, merged, inferred):
+        return _ColumnChoice(unfit_reason=reason)
+    column_type = _type_of_entry(entry, inferred.get(column, ColumnType.TEXT))
+    return _ColumnChoice(column_type, is_automatic=True)
+
+
 def choose_columns(
     loaded: LoadedConfig,
     names: Sequence[str],
@@ -113,23 +165,23 @@ def choose_columns(
     near_numbers: Mapping[str, NearNumber] = _NONE,
     judge: Callable[[str], WholeNumbers | None] = lambda _column: None,
 ) -> FeatureColumns:
-    """Decides what is read.
+    """Decides which columns are read and how.
 
     Args:
         loaded: The config.
         names: Columns of the data, in order.
-        inferred: What the head of the data says about each.
-        times: Columns of points in time that are no texts there, and their `datetime` format.
-        lists: Columns of lists there, and how they are cut.
-        near_numbers: Columns of texts there that would be numbers but for a few.
-        judge: Says of a column of numbers there what its whole numbers say about the click; None
-            if they are not whole.
+        inferred: Type of each column by the head of the data; absent where none fits.
+        times: Formats of columns of points in time that are not stored as text.
+        lists: How columns of lists are split.
+        near_numbers: Columns of texts that would be numbers but for a few values.
+        judge: Returns how the whole numbers of a column relate to the click; None if they are not
+            whole.
 
     Raises:
         ConfigError: With every column that does not exist or whose chains do not fit.
     """
     config, problems = loaded.config, list[ConfigProblem]()
-    _require_named(loaded, names, problems)
+    require_named(loaded, names, problems)
     types: dict[str, ColumnType] = {}
     explicit: dict[str, FeatureSpec] = {}
     automatic: list[str] = []
@@ -138,33 +190,24 @@ def choose_columns(
     kept_out = {config.data.label, config.data.weight, *config.data.key_columns}
     entries = merge_entries(config.features, [name for name in names if name not in kept_out])
     for column, merged in entries.items():
-        entry = merged.entry
-        if entry.cross is not None:
+        if merged.entry.cross is not None:
             continue
-        _require(loaded, names, f"{merged.key}.columns", [column], problems)
-        if entry.sensitive:
+        require_columns(loaded, names, f"{merged.key}.columns", [column], problems)
+        if merged.entry.sensitive:
             sensitive.add(column)
-        chains = {key for key in ("number", "id") if key in merged.given}
-        has_chain = entry.number is not None or entry.id is not None
-        is_list = entry.vector is not None or entry.sequence is not None
-        if not has_chain and not is_list:
-            if merged.decided and chains == {"number", "id"}:
-                unfit[column] = TAKEN_OUT
-            elif entry.type == "auto" and (column in times or column in lists):
-                automatic.append(column)
-                types[column] = ColumnType.TEXT
-            elif reason := _unfit_reason(config, column, merged, inferred):
-                unfit[column] = reason
-            else:
-                automatic.append(column)
-                types[column] = _type_of_entry(entry, inferred.get(column, ColumnType.TEXT))
+        choice = _choose_column(
+            config, column, merged, inferred, is_read_as_text=column in times or column in lists
+        )
+        if choice.unfit_reason:
+            unfit[column] = choice.unfit_reason
             continue
-        spec = spec_of(column, entry)
-        types[column] = spec.column_type
-        explicit[column] = spec
-        if merged.decided and not is_list and chains != {"number", "id"}:
+        types[column] = choice.column_type
+        if choice.is_automatic:
             automatic.append(column)
-        problems += [loaded.problem_at(merged.key, message) for message in check_chain(spec)]
+        if choice.explicit is not None:
+            explicit[column] = choice.explicit
+            messages = check_chain(choice.explicit)
+            problems += [loaded.problem_at(merged.key, message) for message in messages]
     whole_numbers = _read_ids_as_texts(judge, automatic, entries, types)
     specs, crossed_sensitive = _crosses(loaded, names, entries, types, problems)
     explicit |= specs
@@ -173,8 +216,8 @@ def choose_columns(
         types.setdefault(part.column, part.column_type)
     problems += [
         *group_problems(loaded),
-        *_shares(loaded, entries, explicit, automatic),
-        *_override_problems(loaded, entries, explicit, automatic),
+        *sharing_problems(loaded, entries, explicit, automatic),
+        *override_problems(loaded, entries, explicit, automatic),
     ]
     if not explicit and not automatic and not problems:
         problems.append(loaded.problem_at("features", NO_FEATURE))
@@ -205,13 +248,14 @@ def complete_features(
     profile: Statistics | None,
     growth: float = 1.0,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
-    """All features, and the columns without one.
+    """Decides the automatic features; returns all features, and the columns without one.
 
     Args:
         loaded: The config.
-        columns: What it says.
-        profile: Profile of the automatic columns; None if there are none.
-        growth: As `decide_features` takes it.
+        columns: Columns, as `choose_columns` chose them.
+        head: The first rows of the data.
+        profile: Statistics of the automatic columns; None if there are none.
+        growth: As for `decide_features`.
     """
     if profile is None:
         return tuple(columns.explicit[name] for name in columns.names), columns.unfit
@@ -257,7 +301,7 @@ def _full_reason(reason: str, near_numbers: Mapping[str, NearNumber], column: st
 def _combine(
     decided: FeatureSpec, merged: MergedEntry, explicit: FeatureSpec | None
 ) -> FeatureSpec | None:
-    """A feature of what was decided and what the config says, which wins key by key."""
+    """Merges a decided feature with the config, whose chains win; None if no chain is left."""
     kept = [key for key in ("number", "id") if key not in merged.given]
     if len(kept) == 2:
         return decided
@@ -277,46 +321,10 @@ def _combine(
     )
 
 
-def group_problems(loaded: LoadedConfig) -> list[ConfigProblem]:
-    """What is wrong with the columns that metrics are measured by, whatever the data has."""
-    config, problems = loaded.config, list[ConfigProblem]()
-    entries = merge_entries(config.features, config.evaluation.group_by)
-    sensitive = {
-        column
-        for name, merged in entries.items()
-        if merged.entry.sensitive
-        for column in merged.entry.cross or (name,)
-    }
-    for name in config.evaluation.group_by:
-        if name == config.data.label:
-            message = f"'{name}' is the label, and rows of one label have no AUC"
-        elif name in sensitive:
-            message = f"'{name}' is sensitive, and groups would show its values"
-        else:
-            continue
-        problems.append(loaded.problem_at(GROUP_BY, message))
-    return problems
-
-
-def _require_named(
-    loaded: LoadedConfig, names: Sequence[str], problems: list[ConfigProblem]
-) -> None:
-    """Adds a problem for each column that a key other than `features` names and the data lacks."""
-    config = loaded.config
-    _require(loaded, names, "data.key_columns", config.data.key_columns, problems)
-    _require(loaded, names, GROUP_BY, config.evaluation.group_by, problems)
-    for key, column in (
-        ("data.weight", config.data.weight),
-        ("evaluation.gauc_column", config.evaluation.gauc_column),
-        ("data.split.column", config.data.split.column),
-    ):
-        _require(loaded, names, key, [column] if column is not None else [], problems)
-
-
 def _unfit_reason(
     config: Config, column: str, merged: MergedEntry, inferred: Mapping[str, ColumnType]
 ) -> str | None:
-    """Why a column that no entry names is no automatic feature."""
+    """Why a column that no entry names is no feature; None if it may be one."""
     if merged.is_named:
         return None
     if column not in inferred:
@@ -327,7 +335,7 @@ def _unfit_reason(
 
 
 def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
-    """The feature that an entry with chains describes."""
+    """Builds the feature that an entry with chains describes."""
     ids = entry.id
     if entry.sequence is not None and ids is None:
         ids = (Vocabulary(min_count=MIN_COUNT),)
@@ -349,92 +357,8 @@ def spec_of(column: str, entry: FeatureEntry) -> FeatureSpec:
 
 
 def _table_of(entry: FeatureEntry) -> str | None:
-    """The table that an entry says it shares."""
+    """The name of the table that an entry shares, or None."""
     return None if entry.embedding is None else entry.embedding.share
-
-
-def _wrong_dimension(config: Config, dimension: int | str | None) -> str | None:
-    """Why vectors cannot have this length."""
-    most = config.model.embedding_dim
-    names = {config.model.name, *(config.train.ensemble_models or ())}
-    comparing = [name for name in names if name in MODELS and MODELS[name].looks_into_sequences]
-    if dimension is not None and comparing:
-        return (
-            f"the model {min(comparing)} compares elements with a target, so that all vectors have "
-            "model.embedding_dim numbers; leave this out"
-        )
-    if isinstance(dimension, int) and dimension > most:
-        return (
-            f"{dimension} is more than model.embedding_dim, {most}, to which vectors are "
-            "projected; raise that, or lower this"
-        )
-    return None
-
-
-def _shares(
-    loaded: LoadedConfig,
-    entries: Mapping[str, MergedEntry],
-    explicit: Mapping[str, FeatureSpec],
-    automatic: Collection[str],
-) -> list[ConfigProblem]:
-    """What is wrong with tables that features share."""
-
-    def problem_of(feature: str, message: str, near: Sequence[str] = ()) -> ConfigProblem:
-        key = f"{entries[feature].key_of('embedding')}.share"
-        return loaded.problem_at(key, message, near[0] if near else None)
-
-    specs = {name: spec for name, spec in explicit.items() if spec.id is not None}
-    problems = [
-        problem_of(name, "a table is shared by ids that the config decides; give an `id`")
-        for name, merged in entries.items()
-        if name not in specs and _table_of(merged.entry) is not None
-    ]
-    undecided = [name for name in automatic if name not in specs]
-    for found in share_problems(tuple(explicit.values()), undecided):
-        near: list[str] = []
-        if found.is_unknown:
-            table = explicit[found.feature].table or ""
-            known = {*features_by_table(tuple(specs.values()))} - {table, found.feature}
-            near = difflib.get_close_matches(table, sorted(known), n=1)
-        problems.append(problem_of(found.feature, found.message, near))
-    return problems
-
-
-def _override_problems(
-    loaded: LoadedConfig,
-    entries: Mapping[str, MergedEntry],
-    explicit: Mapping[str, FeatureSpec],
-    automatic: Collection[str],
-) -> list[ConfigProblem]:
-    """Problems of the entries' `embedding` keys: no ids, a bad dimension, two values of a table."""
-    if loaded.config.features == "auto":
-        return []
-    problems = []
-    said: dict[tuple[str, str], tuple[str, object]] = {}
-    for name, merged in entries.items():
-        values = override_values(merged.entry.embedding)
-        if not values:
-            continue
-        key = merged.key_of("embedding")
-        spec = explicit.get(name)
-        has_ids = name in automatic or (spec is not None and spec.id is not None)
-        # What is said of all columns is for those that have ids.
-        is_of_all = loaded.config.features[merged.given["embedding"]].names_all
-        if not has_ids and not is_of_all:
-            message = f"'{name}' has no `id`, and so no embedding"
-            problems.append(loaded.problem_at(key, message))
-        wrong = _wrong_dimension(loaded.config, values.get("dimension"))
-        if wrong is not None:
-            problems.append(loaded.problem_at(f"{key}.dimension", wrong))
-        table = spec.table if spec is not None and spec.table is not None else name
-        for option, value in values.items():
-            first, other = said.setdefault((table, option), (name, value))
-            if other != value:
-                message = (
-                    f"is not what '{first}' says, and both are of the table '{table}'; say it once"
-                )
-                problems.append(loaded.problem_at(f"{key}.{option}", message))
-    return problems
 
 
 def _crosses(
@@ -444,14 +368,14 @@ def _crosses(
     types: Mapping[str, ColumnType],
     problems: list[ConfigProblem],
 ) -> tuple[dict[str, FeatureSpec], set[str]]:
-    """Crosses by name, and the columns of those whose values are never shown."""
+    """Builds the crosses by name; also returns the sensitive crosses with their columns."""
     specs: dict[str, FeatureSpec] = {}
     sensitive: set[str] = set()
     for name, merged in entries.items():
         entry, key = merged.entry, merged.key
         if entry.cross is None:
             continue
-        _require(loaded, names, f"{key}.cross", entry.cross, problems)
+        require_columns(loaded, names, f"{key}.cross", entry.cross, problems)
         if name in names:
             message = f"'{name}' is a column of the data; give the cross another name"
             problems.append(loaded.problem_at(f"{key}.name" if entry.name else key, message))
@@ -470,9 +394,9 @@ def _cross_of(
     entries: Mapping[str, MergedEntry],
     types: Mapping[str, ColumnType],
 ) -> tuple[FeatureSpec, list[str]]:
-    """The feature that a cross describes, and what is wrong with its columns.
+    """Builds the feature of a cross; also returns the problems of its columns.
 
-    A column that is a number elsewhere is crossed by its own id, any other as text.
+    A column that another feature reads as a number is crossed by its `id` chain, others as text.
     """
     parts, problems = [], []
     for column in entry.cross or ():
@@ -508,18 +432,18 @@ def _read_ids_as_texts(
     entries: Mapping[str, MergedEntry],
     types: dict[str, ColumnType],
 ) -> dict[str, WholeNumbers]:
-    """Finds ids among the columns of numbers of which the config says nothing.
+    """Reads those columns of whole numbers as text that are ids rather than amounts.
 
-    What a cross reads is an id as well.
+    Columns that the config gives a type or a chain stay as they are.
 
     Args:
-        judge: As `choose_columns` has it.
-        automatic: Columns.
-        entries: What the config says about each.
-        types: How each is read; ids become texts.
+        judge: As for `choose_columns`.
+        automatic: Columns that may be ids.
+        entries: The merged entries of the config, by column.
+        types: Type of each column; changed.
 
     Returns:
-        What was found about columns of whole numbers.
+        The judgement of each column of whole numbers.
     """
     found = {
         column: judge(column)
@@ -535,7 +459,7 @@ def _read_ids_as_texts(
 
 
 def _is_open(entry: FeatureEntry) -> bool:
-    """Whether an entry leaves it to the data whether its columns are numbers or texts."""
+    """Whether the data decides if the entry's columns are numbers or texts."""
     return entry.type == "auto" and entry.number is None and entry.id is None
 
 
@@ -545,32 +469,15 @@ def _type_of_entry(entry: FeatureEntry, inferred: ColumnType) -> ColumnType:
     return ColumnType.NUMBER if entry.type == "numeric" else ColumnType.TEXT
 
 
-def _require(
-    loaded: LoadedConfig,
-    names: Sequence[str],
-    key: str,
-    columns: Sequence[str],
-    problems: list[ConfigProblem],
-) -> None:
-    for column in columns:
-        if column not in names:
-            near = difflib.get_close_matches(column, names, n=1)
-            problems.append(
-                loaded.problem_at(
-                    key, f"the data has no column '{column}'", near[0] if near else None
-                )
-            )
-
-
 def no_feature(left_out: Sequence[ColumnDecision]) -> str:
-    """What is said where no column is a feature, with the reasons of the first ones."""
+    """The error message for data without features, with the reasons for the first columns."""
     reasons = "; ".join(f"{decision.column}: {decision.reason}" for decision in left_out[:3])
     return f"no column can serve as a feature ({reasons})"
 
 
 def describe_left_out(left_out: Sequence[ColumnDecision]) -> list[str]:
-    """A sentence for each of the first columns that became no features, and one about the rest."""
-    told = [f"Left out: {one.column} ({one.reason})" for one in left_out[:_MOST_LEFT_OUT]]
+    """Log lines about the columns without a feature: the first ones, and how many more."""
+    lines = [f"Left out: {one.column} ({one.reason})" for one in left_out[:_MOST_LEFT_OUT]]
     if (rest := len(left_out) - _MOST_LEFT_OUT) > 0:
-        told.append(f"Left out: {rest:,} more columns; the report has the reasons")
-    return told
+        lines.append(f"Left out: {rest:,} more columns; the report has the reasons")
+    return lines
