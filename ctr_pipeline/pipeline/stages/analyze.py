@@ -50,11 +50,11 @@ from ctr_pipeline.statistics import Statistics, save_statistics
 
 @dataclass(frozen=True)
 class Analysis:
-    """What is known before anything is trained.
+    """Results of the stages before training.
 
     Attributes:
         source: The files.
-        columns: Which columns are read, and as what.
+        columns: Which columns are read, and how.
         ingested: The rows by split.
         features: What becomes of each column.
         left_out: Columns without a feature, with the reason.
@@ -80,9 +80,10 @@ def run_analysis(
     """Reads the data once and computes its statistics; both are reused if nothing changed.
 
     Args:
-        context: Of the run.
-        accept: Raises if rows of this fingerprint must not replace what a model rests on.
-        warm_start: Of the run; features are then those of the earlier one.
+        context: Context of the run.
+        accept: Called with the fingerprint of the rows; raises if they must not replace those that
+            a model was trained on.
+        warm_start: What the run takes over; its features are then those of the earlier run.
     """
     loaded, run, progress, times = context.loaded, context.run, context.progress, context.times
     config = loaded.config
@@ -129,12 +130,12 @@ def run_analysis(
 
 
 def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
-    """What is read of these rows, and as what.
+    """Decides which columns of a source are read and how.
 
     Raises:
         ConfigError: With every column that does not exist or whose chains do not fit.
-        DataError: The engine of the statistics would not read or divide the rows as they are read
-            here.
+        DataError: The engine of the statistics would read or split the rows otherwise than this
+            process.
         StatisticsError: The engine cannot be used.
     """
     columns = choose_columns(
@@ -155,10 +156,10 @@ def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
 def with_newest_times(
     features: Sequence[FeatureSpec], files: Sequence[Path]
 ) -> tuple[FeatureSpec, ...]:
-    """The features with ages counted to a point in time: the newest one of the training rows.
+    """Completes ages that name no point in time: they count to the newest of the training rows.
 
     Args:
-        features: Whose ages may lack it.
+        features: All features.
         files: Parts of the training rows.
     """
     newest = {
@@ -177,14 +178,14 @@ def add_text_numbers(
     folder: Path,
     runtime: RuntimeConfig,
 ) -> Statistics:
-    """The statistics with those of ages, which no database computes.
+    """Adds the statistics of ages, which no database computes.
 
     Args:
-        statistics: Statistics of everything else; returned as they are if they have those already.
-        plan: What is asked for.
+        statistics: All others; returned unchanged if they hold those of ages already.
+        plan: The statistics that the features need.
         files: Parts of the training rows.
-        folder: Where the statistics are kept.
-        runtime: Its memory limit.
+        folder: Folder of `statistics.json`, which is rewritten.
+        runtime: Gives the memory limit.
     """
     wanted = [
         expression_key(one.column, chain)
@@ -213,7 +214,7 @@ def add_text_numbers(
 
 
 def _log_times(ingested: IngestedRows, progress: Progress) -> None:
-    """Where the borders of rows that are divided by time are."""
+    """Logs the first and the last time of each split, for rows that are split by time."""
     ranges = [
         f"{split} {rows.times.first} to {rows.times.last}"
         for split, rows in ingested.splits.items()
@@ -229,7 +230,7 @@ def _compare_times(
     ingested: IngestedRows,
     statistics: Statistics,
 ) -> Statistics:
-    """Points in time are compared by what features read of them, in `statistics.json` as well."""
+    """Adds the drift of points in time, as features read them, also to `statistics.json`."""
     others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
     found = with_time_drift(
         statistics, times_read(features), ingested.splits["train"].files, others
@@ -250,7 +251,7 @@ def _decide(
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     profile = None
     if columns.automatic:
-        # Whatever is sensitive among them: what becomes of a column is decided by its values.
+        # Sensitive columns as well: the values of a column decide its feature.
         plain = tuple(
             FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
         )
@@ -311,10 +312,10 @@ def _count_unreadable(
     statistics: Statistics,
     progress: Progress,
 ) -> Statistics:
-    """Tells of texts that tell no time, which count as missing.
+    """Logs and notes how many texts of time columns are no times and count as missing.
 
     Raises:
-        ConfigError: None of a column's texts does.
+        ConfigError: A column has no text that is a time.
     """
     formats = datetime_formats_of(features)
     problems, notes = [], []
@@ -353,7 +354,7 @@ def _collect(
     progress: Progress,
     compare: bool = False,
 ) -> Statistics:
-    """Of the training rows; and how far the other splits are from them, if they are compared."""
+    """Computes the statistics of the training rows, and the drift of the other splits to `compare`."""
     config, train = loaded.config, ingested.splits["train"].files
     plan = plan_statistics(features, config.data.label, weight=config.data.weight)
     found = compute_statistics(
@@ -364,9 +365,9 @@ def _collect(
 
 
 def _with_weighted_rate(statistics: Statistics, ingested: IngestedRows, folder: Path) -> Statistics:
-    """The statistics with what weights make of the click rate, kept beside the others.
+    """Adds the weighted click rate, also to `statistics.json`.
 
-    Reading has added the weights up, so that no engine need know of them.
+    Ingest has summed the weights, so no engine has to.
     """
     train = ingested.splits["train"]
     if train.weights is None or statistics.weighted_label_rate is not None:
