@@ -127,7 +127,7 @@ def paired_bootstrap(
 def _draw_both_classes(
     random: np.random.Generator, positive: npt.NDArray[np.bool_], counts: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """What each row counts in N draws with replacement that meet both classes."""
+    """Draws N rows with replacement until both classes occur; returns the count of each row."""
     while True:
         drawn = random.integers(0, positive.size, positive.size, dtype=np.int64)
         drawn_counts = np.bincount(drawn, minlength=positive.size) * counts

@@ -1,4 +1,4 @@
-"""Whether predicted probabilities mean what they say, overall and in bins."""
+"""Calibration of predicted probabilities, overall and in bins."""
 
 import operator
 from typing import Any
@@ -24,7 +24,7 @@ class Interval(BaseModel):
 
 
 class CalibrationBin(BaseModel):
-    """Rows of neighbouring predictions: what was predicted, what happened.
+    """Rows of neighbouring predictions: the mean prediction and the observed rate.
 
     Attributes:
         num_rows: Rows in the bin.

@@ -20,7 +20,7 @@ _WIDEST_CERTAIN = 0.1
 
 
 class GroupMetrics(BaseModel):
-    """What predictions are worth on the rows of one value.
+    """Metrics of predictions on the rows of one value.
 
     Attributes:
         value: The value as text, cut off after 200 characters; None: it is missing, or these are
@@ -52,7 +52,7 @@ class GroupMetrics(BaseModel):
     hint: str
 
     def to_metrics(self) -> dict[str, Any]:
-        """What `metrics.json` has, free of NaN and infinity; an interval is a list of its ends."""
+        """The entry of `metrics.json`, without NaN and infinity; an interval is a list."""
         metrics = self.model_dump()
         for name in ("auc_interval", "calibration_interval"):
             interval: Interval | None = getattr(self, name)
@@ -184,6 +184,6 @@ def _encode(values: Groups) -> tuple[npt.NDArray[np.int64], list[str | None]]:
 
 
 def _as_text(value: Any) -> str:
-    """7.0 is shown as 7: numbers are read as float64, whatever the file has."""
+    """A value as text; 7.0 is shown as 7, since all numbers are read as float64."""
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"

@@ -31,13 +31,13 @@ from ctr_pipeline.evaluation.ranking import Groups, RocPoint, exact_auc, group_a
 
 
 class EvaluationResult(BaseModel):
-    """What predictions are worth on one set of rows; every number is finite.
+    """Metrics of predictions on one set of rows; every number is finite.
 
     Attributes:
         num_rows: Rows evaluated.
         num_positive: Rows with label 1.
-        weight_sum: Sum of the rows' weights; None without. With weights, all metrics are weighted,
-            and what counts rows counts them.
+        weight_sum: Sum of the rows' weights; None without weights. With weights, all metrics are
+            weighted, but numbers of rows are not.
         label_rate: Mean label.
         mean_probability: Mean prediction.
         auc: Exact, ties one half.
@@ -52,7 +52,7 @@ class EvaluationResult(BaseModel):
         gauc_num_groups: Groups counted in `gauc`.
         gauc_num_groups_total: Groups there are.
         gauc_num_rows: Rows counted in `gauc`.
-        by_column: Metrics by the values of columns, where that was asked for.
+        by_column: Metrics by the values of columns, if asked for.
         calibration_bins: By ascending prediction.
         roc: From (0, 0) to (1, 1), at most 400 points.
     """
@@ -80,7 +80,7 @@ class EvaluationResult(BaseModel):
     roc: tuple[RocPoint, ...]
 
     def to_metrics(self) -> dict[str, Any]:
-        """What `metrics.json` has, free of NaN and infinity; the curves are left out."""
+        """The entry of `metrics.json`, without NaN, infinity and the curves."""
         metrics: dict[str, Any] = self.model_dump(
             exclude={"calibration_bins", "roc", "calibration_interval", "by_column"}
         )

@@ -1,4 +1,4 @@
-"""What the pipeline gives back to the command line and to notebooks."""
+"""Results of the pipeline, for the command line and notebooks."""
 
 import html
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ def metrics_html(title: str, metrics: Mapping[str, Any], more: Mapping[str, Any]
     """The metrics of both splits as a small table, for notebooks.
 
     Args:
-        title: Over the table.
+        title: Heading of the table.
         metrics: As in `metrics.json`.
-        more: Names and texts below it.
+        more: Names and values shown below the table.
     """
     splits = [name for name in ("test", "valid") if name in metrics]
     head = "".join(f"<th>{name}</th>" for name in ("", *splits))
@@ -61,7 +61,7 @@ class RunResult:
         folder: The run folder.
         metrics: As in `metrics.json`: "valid", "test", "findings", "timings_seconds", …; empty
             before the evaluation.
-        timings_seconds: Seconds a stage.
+        timings_seconds: Seconds of each stage.
         paths: Artefacts that exist, by name: "report", "export", "metrics", …
         num_rows: Rows by split.
     """
@@ -91,14 +91,14 @@ class CheckResult:
     """The resolved plan.
 
     Attributes:
-        rows: One a feature.
+        rows: One row per feature.
         left_out: Columns without a feature, with the reason.
-        exact: Whether statistics of all training rows stand behind it; otherwise a look at the
-            head of the data.
+        exact: Whether it rests on the statistics of all training rows, not on the head of the data
+            alone.
         num_fields: Embedded fields.
         num_numbers: Dense inputs.
         max_embedding_bytes: Upper bound of the rows' memory; None if unknown.
-        warnings: What may go wrong, a sentence each.
+        warnings: Warnings, a sentence each.
         max_checkpoint_bytes: Upper bound of the checkpoints of a run in several processes, on disk;
             None in local mode.
     """
@@ -122,7 +122,7 @@ class PredictResult:
         num_rows: Rows predicted.
         num_bad_rows: Rows skipped.
         mean_probability: Mean prediction.
-        seconds: Spent.
+        seconds: Seconds from start to end.
     """
 
     output: Path

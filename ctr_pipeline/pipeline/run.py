@@ -158,18 +158,18 @@ def prepare_job(
 
 
 def held_out(encoding: Encoding) -> list[str]:
-    """Splits that no step of the training saw."""
+    """Splits that no training step reads."""
     return [name for name in ("valid", "test") if name in encoding.folders]
 
 
 def not_trained_on(loaded: LoadedConfig, encoding: Encoding) -> dict[str, Path]:
-    """Folders of the splits that tell how good the model is."""
+    """Folders of the splits that the model is evaluated on."""
     splits = ["test"] if loaded.config.train.refit else held_out(encoding)
     return {name: encoding.folders[name] for name in splits}
 
 
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
-    """Evaluates, exports and reports on what was trained before, however large the model is."""
+    """Evaluates, exports and reports on a trained run; the embedding rows stay on disk."""
     context = RunContext.create(loaded, progress)
     run = context.run
     with opened_trained(context):
@@ -236,8 +236,9 @@ def prepare_rows(
     """Analyzes and encodes, within the threads that the config allows.
 
     Args:
-        context: Of the run.
-        accept: Raises if rows of this fingerprint must not replace what a model rests on.
+        context: Context of the run.
+        accept: Called with the fingerprint of the rows; raises if they must not replace those that
+            a model was trained on.
         warm_start: What the run takes over from an earlier one.
     """
     bound_libraries(context.config.runtime)
@@ -343,7 +344,7 @@ def _finish(
 
 
 def _origin(analysis: Analysis) -> dict[str, Any]:
-    """What the run began from, if from an earlier one."""
+    """The earlier run that this one began from, for `metrics.json`; empty if there is none."""
     if analysis.warm_start is None:
         return {}
     return {"init_from": analysis.warm_start.record.model_dump(mode="json")}

@@ -1,7 +1,7 @@
-"""`sessions.json`: each command that worked on a run since its start, and how long on what.
+"""`sessions.json`: every command that worked on a run, with the seconds of each stage.
 
-A run that is resumed has several. The file tells other commands what a run in one process does now,
-and the report what a run took in all.
+A resumed run has several. Other commands read from it what a run in one process does now, and the
+report what the run took in all.
 """
 
 import json
@@ -38,18 +38,18 @@ class RunSession(BaseModel):
 
     Attributes:
         command: "run", "train", or "prepare" where people start the members.
-        resumed: Whether it went on from what was there.
-        process: Its id.
-        host: Where that ran.
-        process_start: When that was started there, in ticks of `start_of_process`.
-        started: When, as the next two.
+        resumed: Whether it resumed the run.
+        process: Process id.
+        host: Name of its host.
+        process_start: When the process was started, in ticks of `start_of_process`.
+        started: When the session started.
         seen: When this was written.
-        stage_since: When the stage began.
-        stage: What it does, or did last; empty before the first stage.
+        stage_since: When the current stage began.
+        stage: The current stage, or the last one; empty before the first.
         seconds: Seconds of each stage until `seen`.
-        ended: `FINISHED`, `STOPPED` (a signal, 'ctrpipe stop') or `FAILED`; None: it goes on, or
+        ended: `FINISHED`, `STOPPED` (a signal, 'ctrpipe stop') or `FAILED`; None: it still runs, or
             was killed.
-        reason: What stopped it or went wrong, as a sentence; empty if nothing did.
+        reason: Why it stopped or failed, as a sentence; else empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,12 +91,12 @@ def load_sessions(path: Path) -> tuple[RunSession, ...]:
 def decide_alive(
     session: RunSession, *, lock_holder: int | None, host: str, now: datetime
 ) -> bool | None:
-    """Whether the process of a session works on; None: it is on another host, and silent.
+    """Whether the process of a session still runs; None: on another host, which wrote nothing.
 
     Args:
-        lock_holder: The process that holds the lock of the run folder; 0: one that is not known.
-        host: This one.
-        now: The time of day.
+        lock_holder: Process that holds the lock of the run folder; 0: its id is unknown.
+        host: Name of this host.
+        now: The current time.
     """
     if session.ended is not None:
         return False
@@ -109,7 +109,7 @@ def decide_alive(
 
 
 def total_seconds(sessions: Sequence[RunSession]) -> dict[str, float]:
-    """Seconds a stage over all sessions, in the order of their first start."""
+    """Seconds of each stage over all sessions, in the order of their first start."""
     total: Counter[str] = Counter()
     for session in sessions:
         total.update(session.seconds)
@@ -122,9 +122,9 @@ class SessionLog:
     Args:
         times: Times of the stages; those of earlier sessions are added.
         command: As in `RunSession`.
-        resumes: Whether the command goes on from what was there; else earlier sessions are those
-            of a run that this one replaces.
-        clock: The time of day.
+        resumes: Whether the command resumes the run; else earlier sessions are dropped with the
+            run that this one replaces.
+        clock: Returns the current time.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class SessionLog:
         times.earlier = total_seconds(self._earlier)
 
     def __enter__(self) -> tuple[RunSession, ...]:
-        """All sessions of the run, this one, which begins, as the last."""
+        """Begins a session; returns all sessions of the run, this one last."""
         self._write(None, "")
         self._times.on_stage = self._write_stage
         self._writer = threading.Thread(target=self._repeat, name="session-log", daemon=True)
@@ -199,7 +199,7 @@ class SessionLog:
         self._write(None, "")
 
     def _try_to_write(self, ended: str | None, reason: str) -> None:
-        """As `_write`; what stands in its way is in the way of the work, too, and is said there."""
+        """As `_write`, without its errors: what causes them makes the work itself fail, too."""
         try:
             self._write(ended, reason)
         except CtrPipelineError as error:

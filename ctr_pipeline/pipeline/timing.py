@@ -14,15 +14,15 @@ class StageTimes:
     """Seconds spent in each stage of a run, in the order of their first start.
 
     Args:
-        seconds_before: What went by between the command and this moment.
+        seconds_before: Seconds from the command to this moment.
         clock: Seconds, monotonic.
 
     Attributes:
         earlier: Seconds of each stage in earlier sessions of the same run.
-        stage_now: The stage that goes on, or the last one; empty before the first.
+        stage_now: The current stage, or the last one; empty before the first.
         on_stage: Called when a stage has begun.
-        start_up: What the time up to the first training step was spent on, in that order; it ends
-            with `FIRST_STEP` once that is done, and has no such entry where nothing trains here.
+        start_up: Seconds of each part of the start-up, in order. The last one is `FIRST_STEP`,
+            once that is done; it is absent where this process does not train.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StageTimes:
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
     def seconds_so_far(self) -> dict[str, float]:
-        """Seconds of each stage, with those of the stage that goes on."""
+        """Seconds of each stage of this session, the current one included."""
         seconds, name, began = dict(self.seconds), self.stage_now, self._stage_began
         if began is not None:
             seconds[name] = seconds.get(name, 0.0) + self._clock() - began
@@ -64,7 +64,7 @@ class StageTimes:
         return {name: self.earlier.get(name, 0.0) + self.seconds.get(name, 0.0) for name in names}
 
     def reach(self, name: str) -> None:
-        """Says that start-up spent its time since the last call on `name`.
+        """Counts the time since the last call as the part `name` of the start-up.
 
         Nothing counts after the first step.
         """
@@ -76,7 +76,7 @@ class StageTimes:
 
 
 def start_up_sentence(start_up: dict[str, float]) -> str:
-    """How long the first step took to come, and what it waited for; empty if none came."""
+    """The time until the first step and its parts, as a sentence; empty if there was none."""
     if FIRST_STEP not in start_up:
         return ""
     parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in start_up.items())
@@ -84,7 +84,7 @@ def start_up_sentence(start_up: dict[str, float]) -> str:
 
 
 def process_age_seconds() -> float:
-    """How long ago this process was started; 0 where the system does not tell to a hundredth."""
+    """Seconds since this process was started; 0 where the system cannot tell to a hundredth."""
     ticks = start_of_process(os.getpid())
     try:
         started = (ticks or 0) / os.sysconf("SC_CLK_TCK")
@@ -94,9 +94,9 @@ def process_age_seconds() -> float:
 
 
 def start_of_process(process: int) -> int | None:
-    """When a process was started, in ticks since the machine was; None: there is none, or unknown.
+    """When a process was started, in ticks since boot; None if it is absent or that is unknown.
 
-    A number of a process is given again one day; together with this it is not.
+    Process ids are reused; an id with its start time is not.
     """
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")

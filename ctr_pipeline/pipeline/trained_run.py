@@ -21,12 +21,12 @@ _LOGGER = logging.getLogger("ctr_pipeline")
 
 @contextmanager
 def opened_trained(context: RunContext, *, beside_training: bool = False) -> Iterator[None]:
-    """The folder of an earlier training; one without any is left as it is.
+    """Opens the folder of a trained run: lock, log, signals, and the check of its config.
 
     Args:
-        context: Whose run folder is opened.
-        beside_training: Nothing of the run is changed: no lock is taken, the run may go on, others
-            may score as well, and the folder may be one that cannot be written.
+        context: Context of the run.
+        beside_training: Only reads: takes no lock, so that the run may train and others may score
+            at the same time, and the folder may be read-only.
 
     Raises:
         CheckpointError: Nothing was trained in it.
@@ -63,7 +63,7 @@ class _RunLog(logging.FileHandler):
 
 
 class _ToRoot(logging.Handler):
-    """Hands records to the handlers of the root logger."""
+    """Passes records to the handlers of the root logger."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logging.getLogger().handle(record)
@@ -71,10 +71,10 @@ class _ToRoot(logging.Handler):
 
 @contextmanager
 def logged(run: RunFolder) -> Iterator[None]:
-    """Writes what happens into `run.log`, what ended it included.
+    """Writes the log of the package to `run.log`, the error that ends it included.
 
-    Others get what they got before: TensorFlow gives the root logger a handler, by which a notebook
-    would show each line of the file.
+    Other handlers receive what they did before: TensorFlow adds one to the root logger, which would
+    otherwise show each line of the file in a notebook.
     """
     handler = _RunLog(run.log, encoding="utf-8")
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -88,7 +88,7 @@ def logged(run: RunFolder) -> Iterator[None]:
     try:
         yield
     except (CtrPipelineError, Interrupted) as ending:
-        # For the file alone: whoever catches it tells the user.
+        # Only for the file: the caller shows the error to the user.
         _LOGGER.info("%s", ending)
         raise
     finally:

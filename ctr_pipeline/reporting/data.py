@@ -1,4 +1,4 @@
-"""What a report shows, gathered by the pipeline; plain facts, no layout."""
+"""The data that pages show, collected by the pipeline; no layout."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,9 +24,9 @@ class _Frozen(BaseModel):
 
 
 class SplitSummary(_Frozen):
-    """One part of the rows: its name (`train`, `valid`, `test`), rows and click rate.
+    """One split: its name (`train`, `valid`, `test`), rows and click rate.
 
-    Its first and last time are those of rows that are divided by time.
+    First and last time are given for rows that are split by time.
     """
 
     name: str
@@ -96,7 +96,7 @@ class MemberUse(_Frozen):
         cpu_seconds: Processor seconds of its last process.
         rss_bytes: Resident memory at the end.
         rows_held: Embedding rows; 0 for those that hold none.
-        bytes_moved: Received and sent.
+        bytes_moved: Bytes received and sent.
     """
 
     name: str
@@ -108,12 +108,12 @@ class MemberUse(_Frozen):
 
 
 class Recovery(_Frozen):
-    """A failure and what became of it.
+    """A failure and the recovery from it.
 
     Attributes:
-        what: Happened.
-        done: About it.
-        seconds: Until work went on.
+        what: The failure.
+        done: The recovery.
+        seconds: Seconds until work went on.
     """
 
     what: str
@@ -125,9 +125,9 @@ class EnsembleMember(_Frozen):
     """One model of an ensemble.
 
     Attributes:
-        model: Its kind, as in the config.
-        seed: What tells it from others of the kind.
-        num_epochs: Trained.
+        model: Name of its architecture, as in the config.
+        seed: Its seed, which differs from those of the other models.
+        num_epochs: Epochs trained.
         best_epoch: The epoch whose parameters were kept, counted from 1; None if none was the best.
         stopped_because: Why it stopped.
     """
@@ -142,15 +142,15 @@ class EnsembleMember(_Frozen):
 
 
 class JobSummary(_Frozen):
-    """How a job of several processes fared.
+    """Work and failures of a job of several processes.
 
     Attributes:
         num_total: Records to be trained, over all epochs.
-        num_trained: How many of them were trained.
-        num_repeated: Trained again after a failure.
-        num_dropped: Given up.
-        members: In the order of their names.
-        recoveries: In the order of time.
+        num_trained: Records trained.
+        num_repeated: Records trained again after a failure.
+        num_dropped: Records given up.
+        members: Members, by name.
+        recoveries: Recoveries, by time.
     """
 
     num_total: int
@@ -167,11 +167,11 @@ class ReportData(_Frozen):
     Attributes:
         model: Name of the architecture, as in the config.
         created: When the run ended, with a time zone.
-        run_folder: Path, as the user gave it.
+        run_folder: Path of the run folder, as the user gave it.
         config_yaml: The resolved config.
         test: Metrics of the test rows; None if there are none.
         valid: Metrics of the validation rows; None if there are none.
-        splits: In the order train, valid, test.
+        splits: Splits, in the order train, valid, test.
         history: Epochs, in their order.
         learning_rate: Learning rate of the dense optimizer, without the schedule's factor.
         best_step: Step of the checkpoint that was kept.
@@ -179,22 +179,22 @@ class ReportData(_Frozen):
         plan: One row per feature, in the order of the config.
         left_out: Columns of the data without a feature.
         bad_rows: Rows that were left out.
-        timings: In the order the stages ran.
+        timings: Seconds of the stages, in the order in which they ran.
         start_up: When the first training step was done, and what it waited for; empty if unknown.
-        training_profile: None unless `--profile` asked for it.
-        environment: Name and value, such as `Python` and `3.11.9`.
-        importance: Empty unless asked for.
+        training_profile: Stages of the training, with `--profile`.
+        environment: Names and values, such as `Python` and `3.11.9`.
+        importance: Importance of features, if it was measured.
         importance_num_rows: Rows it was measured on.
-        parity: None if nothing was exported.
-        num_embedding_rows: Made by training.
-        embedding_bytes: What they take in memory, optimizer state and index included.
-        spilled_bytes: What they take beyond a memory limit, in files.
+        parity: Proof of the export; None if nothing was exported.
+        num_embedding_rows: Embedding rows that training made.
+        embedding_bytes: Their memory, optimizer state and index included.
+        spilled_bytes: Bytes in files, beyond a memory limit.
         export_path: Path of the servable model.
-        job: None if one process did it all.
-        ensemble: Its models; empty for one model. Learning curves are then the first one's.
-        num_refit_rows: Training and validation rows, if what is tested was trained on both.
-        is_finished: Whether the run came to its end; else rows may be held out, but not measured.
-        notes: More sentences for the reader.
+        job: The job of a run in several processes; None in one process.
+        ensemble: Models of an ensemble, whose first one has the learning curves; else empty.
+        num_refit_rows: Training and validation rows, if the model was refitted on both.
+        is_finished: Whether the run has finished; metrics are missing otherwise.
+        notes: Further sentences.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a reader should know first: plain sentences decided from the numbers.
+"""Findings: plain sentences about a run, decided from its numbers.
 
 The report, the terminal and `metrics.json` show the same ones.
 """
@@ -81,12 +81,12 @@ def _on_model(data: ReportData) -> list[Finding]:
 
 
 def on_result(result: EvaluationResult, name: str, *, telling: str | None = None) -> list[Finding]:
-    """What the metrics of some rows say.
+    """Findings on the metrics of a set of rows.
 
     Args:
         result: The metrics.
-        name: What the rows are called, such as `test`.
-        telling: The feature that says most about the click, if that is known.
+        name: Name of the rows, such as `test`.
+        telling: The feature that predicts the click best, if known.
     """
     found = []
     gain = 1 - result.logloss / result.baseline_logloss
@@ -129,7 +129,7 @@ def on_result(result: EvaluationResult, name: str, *, telling: str | None = None
 
 
 def _most_telling(data: ReportData) -> str | None:
-    """The feature that the model ranks by most, or else the column that alone says most."""
+    """The feature of greatest importance, or else of greatest mutual information with the click."""
     if data.importance:
         return max(data.importance, key=lambda row: row.auc_drop).feature
     known = {} if data.statistics is None else data.statistics.columns
@@ -191,7 +191,7 @@ def _on_data(data: ReportData) -> list[Finding]:
 
 
 def _on_drift(data: ReportData) -> list[Finding]:
-    """Of the rows that headline numbers speak of, or of those that were compared."""
+    """Findings on the drift of the test rows, or else of the rows that were compared."""
     drift = {} if data.statistics is None else data.statistics.drift
     if not drift:
         return []
@@ -200,7 +200,7 @@ def _on_drift(data: ReportData) -> list[Finding]:
 
 
 def on_drift(drift: Mapping[str, RowsDrift], rows: str) -> list[Finding]:
-    """What the drift of one sample calls for."""
+    """Findings on the drift of one sample."""
     found = []
     ((_, large),) = drifted_columns(drift, DriftLevel.LARGE)
     if large:

@@ -1,4 +1,4 @@
-"""What the page of a search shows; plain facts, no layout."""
+"""The data of the page of a search; no layout."""
 
 from datetime import datetime
 from typing import Literal
@@ -14,7 +14,7 @@ class SearchedKey(_Frozen):
     """A key whose values were searched.
 
     Attributes:
-        name: Dotted.
+        name: Key, with dots.
         is_range: Whether it has a range, and not choices.
         is_log: Whether its axis is one of orders of magnitude.
         choices: Their texts, in order; empty for a range.
@@ -34,8 +34,8 @@ class SearchTrial(_Frozen):
         state: How it ended.
         value: The metric at the best epoch; None if no epoch ended.
         best_epoch: From 1.
-        num_epochs: Trained.
-        seconds: From start to end.
+        num_epochs: Epochs trained.
+        seconds: Seconds from start to end.
         reason: Why it ended.
         is_best: Whether it is the best of those that were trained to their end.
         values: Per key, the number itself, or the place of the choice from 0.

@@ -1,4 +1,4 @@
-"""Trials of a search as pictures: the metric by trial and by each key."""
+"""Charts of a search: the metric by trial and by each key."""
 
 import math
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ _TITLES = {"auc": "AUC", "logloss": "Logloss"}
 
 @dataclass(frozen=True)
 class KeyChart:
-    """The picture of one key."""
+    """The chart of one key."""
 
     name: str
     chart: Markup
 
 
 def search_page(data: SearchData) -> dict[str, Any]:
-    """Everything that the template of a search names."""
+    """Variables of the template of a search."""
     title = _TITLES[data.metric]
     best = next((trial for trial in data.trials if trial.is_best), None)
     shown = [trial for trial in data.trials if trial.value is not None]

@@ -1,4 +1,4 @@
-"""What a section of a page is."""
+"""One section of a page."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PageSection:
-    """A part of a page that the list of contents leads to.
+    """A section of a page, with an entry in the list of contents.
 
     Attributes:
         anchor: Its `id` in the page.
         title: Text in the list of contents.
         template: Its file in `sections/`.
-        values: What the template names, beside `data`.
+        values: Variables of the template, beside `data`.
     """
 
     anchor: str

@@ -1,4 +1,4 @@
-"""The Keras part of a config, compiled."""
+"""Builds and compiles the Keras model of a config."""
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.sampling import sampling_of
@@ -73,7 +73,7 @@ def compile_model(
 
 
 def _target_of(target: str | None, plan: PreprocessingPlan) -> int:
-    """The field of a target, for a model that holds sequences against it.
+    """The field of the target that a model compares sequences with.
 
     Raises:
         ModelError: There is no sequence, or the target is not one field of one value.
@@ -109,7 +109,7 @@ def slots_of(plan: PreprocessingPlan, *, apart: bool = False) -> Slots | None:
 
     Args:
         plan: Fitted transforms.
-        apart: Whether the model is given slots one by one as well.
+        apart: Whether the model also reads the slots one by one.
     """
     if not plan.sequences:
         return None

@@ -109,7 +109,7 @@ def build_store(
     Args:
         plan: Fitted transforms.
         counts: Occurrences of each id in the training rows; None where nothing is trained.
-        memory_limit: See `memory_limit_of`; that of this run, whichever run the config is of.
+        memory_limit: The limit of this run, whichever run `config` is of.
     """
     store = EmbeddingStore(
         table_specs(config, plan),
@@ -126,24 +126,24 @@ def build_store(
 
 
 def memory_bound_of(config: Config) -> MemoryBound | None:
-    """The bound that a config sets on records in memory of each process; None if there is none."""
+    """The config's limit on the records in memory of each process; None if there is none."""
     num_bytes = config.train.embeddings.memory_limit_bytes
     return None if num_bytes is None else MemoryBound(num_bytes)
 
 
 def memory_limit_of(config: Config, folder: Path) -> MemoryLimit | None:
-    """The same bound for a process that holds records itself; None if there is none.
+    """The config's limit with the folder of the file beyond it; None if there is none.
 
     Args:
         config: The config.
-        folder: Where records beyond it lie.
+        folder: Folder of the file of further records.
     """
     bound = memory_bound_of(config)
     return None if bound is None else MemoryLimit(bound.num_bytes, folder)
 
 
 def describe_memory(store: EmbeddingStore) -> str:
-    """How many rows there are, what one is made of, what they take together, and where."""
+    """Describes the number, the composition and the memory of the rows, for the log."""
     rows, value_bytes, slot_bytes = store.rows, 4 * store.width, 4 * store.layout.num_slots
     others = rows.bytes_a_row - value_bytes - slot_bytes
     spilled = store.spilled_bytes()

@@ -1,4 +1,4 @@
-"""What the dense part's gradients are computed in, on this processor."""
+"""The precision in which the gradients of the dense part are computed on this processor."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ def decide_precision(wanted: Literal["float32", "bfloat16", "auto"], *, has: boo
     """The precision to train in.
 
     Args:
-        wanted: As the config says.
+        wanted: `train.precision`.
         has: Whether the processor multiplies bfloat16.
     """
     if wanted == "auto":
@@ -29,12 +29,12 @@ def decide_precision(wanted: Literal["float32", "bfloat16", "auto"], *, has: boo
 
 
 def precision_of(train: TrainConfig) -> Precision:
-    """The same on this processor."""
+    """The precision to train in on this processor."""
     return decide_precision(train.precision, has=multiplies_bfloat16(processor_flags()))
 
 
 def check_precision(loaded: LoadedConfig, progress: Progress) -> None:
-    """Refuses bfloat16 on a processor that would be slower by it; says what `auto` takes.
+    """Refuses bfloat16 on a processor without it, which would be slower; logs the choice of `auto`.
 
     Raises:
         ConfigError: The config asks for it, and the processor does not have it.

@@ -55,9 +55,9 @@ class TrainedModel:
         rows: Embedding rows.
         dense: Dense parameters.
         scorer: Ids and numbers → logits.
-        state: How training went; of an ensemble, how that of its first model went.
+        state: State at the end of training; of an ensemble, that of its first model.
         scores: Logits of the splits, where they are known already.
-        runtime: How the processes of a job fared, for `metrics.json`.
+        runtime: Restarts, recoveries and use of a job's processes, for `metrics.json`.
         members: The models of an ensemble; empty for one model.
     """
 
@@ -156,7 +156,7 @@ def require_same_rows(state: TrainingState, fingerprint: str, run: RunFolder) ->
 
 
 def training_figures(model: TrainedModel) -> dict[str, Any]:
-    """What training took and why it ended, for `metrics.json`; of an ensemble, in all and each."""
+    """Epochs, steps and the end of training, for `metrics.json`; of an ensemble, also per model."""
     if not model.members:
         return _figures(model.state)
     members = [
@@ -185,7 +185,7 @@ def _figures(state: TrainingState) -> dict[str, Any]:
 
 
 def score_table(rows: pa.Table, run: RunFolder, model: TrainedModel) -> NDArray[np.float32]:
-    """The trainer's logits of rows as they are read: float64 and text columns."""
+    """Computes the logits of raw rows (float64 and text columns), as the trainer does."""
     encoder = ColumnEncoder(model.plan, run.path)
     logits = [np.empty(0, np.float32)]
     for batch in rows.combine_chunks().to_batches():

@@ -354,7 +354,7 @@ def _collect(
     progress: Progress,
     compare: bool = False,
 ) -> Statistics:
-    """Computes the statistics of the training rows, and the drift of the other splits to `compare`."""
+    """Computes the statistics of the training rows, and the drift of other splits to `compare`."""
     config, train = loaded.config, ingested.splits["train"].files
     plan = plan_statistics(features, config.data.label, weight=config.data.weight)
     found = compute_statistics(

@@ -1,4 +1,4 @@
-"""Rows → ids and numbers on disk, and how often each training id occurs."""
+"""Encodes rows to ids and numbers on disk, and counts how often each training id occurs."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ RowEncoder = Callable[[pa.RecordBatch], RowNumbers]
 
 @dataclass(frozen=True)
 class Encoding:
-    """Encoded rows and what they were encoded by.
+    """Encoded rows, and the transforms that encoded them.
 
     Attributes:
         plan: Fitted transforms.
@@ -52,13 +52,13 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Targets:
-    """Columns that say what is to be predicted, and how much it counts.
+    """The columns of label and weight.
 
     Attributes:
-        label: 0 or 1.
-        weight: Column of the weights; None without.
-        mean_weight: Encoded weights are over it, so that they fit float32 whatever their unit is;
-            of the training rows, so that rows of all splits can be trained on together.
+        label: Column with the labels 0 and 1.
+        weight: Column of the weights; None without weights.
+        mean_weight: Mean weight of the training rows. Encoded weights are divided by it, those of
+            all splits, so that they fit float32 in any unit.
     """
 
     label: str
@@ -67,7 +67,7 @@ class Targets:
 
     @property
     def columns(self) -> list[str]:
-        """All of them."""
+        """Names of the columns."""
         return [self.label, *([self.weight] if self.weight is not None else [])]
 
 
@@ -82,10 +82,11 @@ def _targets(config: Config, training_rows: SplitRows) -> Targets:
 def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
     """Encodes all splits; splits that are encoded already are kept.
 
-    Of the training rows, those are encoded that `data.sample` draws; statistics are of all of them.
+    Of the training rows, only those that `data.sample` draws are encoded, while statistics count
+    all of them.
 
     Raises:
-        ConfigError: None of label 0 is drawn.
+        ConfigError: No row of label 0 is drawn.
     """
     loaded, run = context.loaded, context.run
     progress, times = context.progress, context.times
@@ -127,7 +128,7 @@ def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
             ):
                 batches = read_batches(rows.files, [*targets.columns, *plan.inputs])
                 out_of_fold = None
-                # What an earlier run counted does not hold the labels of these rows.
+                # The counts of an earlier run do not include the labels of these rows.
                 if split == "train" and warm_start is None:
                     out_of_fold = _own_rows(plan, run, rows.files, targets.label)
                 for records in encode_in_order(
@@ -154,7 +155,7 @@ def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
 
 
 def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> str:
-    """What is new in the vocabularies of an earlier run."""
+    """Describes the new values in the vocabularies of an earlier run, for the log."""
     found = {name: count for name, count in num_new_values(earlier, grown).items() if count}
     if not found:
         return "No vocabulary of the earlier run has new values"
@@ -166,7 +167,7 @@ def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> st
 def _own_rows(
     plan: PreprocessingPlan, run: RunFolder, files: Sequence[Path], label: str
 ) -> RowEncoder | None:
-    """Encodings of training rows that must not see their own labels, if the plan has any."""
+    """The out-of-fold encodings of the training rows; None if the plan has none."""
     out_of_fold = OutOfFold(plan, run.path)
     if not out_of_fold.columns:
         return None
@@ -176,7 +177,7 @@ def _own_rows(
 
 
 def encoded_fingerprint(plan: PreprocessingPlan, rows_fingerprint: str, config: Config) -> str:
-    """Names what these rows become by these transforms, and which of them are trained on."""
+    """The fingerprint of encoded rows: of the rows, the transforms and the sampling."""
     facts = plan.fingerprint() + rows_fingerprint
     sampling = sampling_of(config)
     if sampling is not None:
@@ -196,15 +197,15 @@ def encode_in_order(
     out_of_fold: RowEncoder | None = None,
     sampling: NegativeSampling | None = None,
 ) -> Iterator[EncodedRecords]:
-    """Records of the writer, in the order of the rows; a few threads make them.
+    """Encodes batches in several threads; yields the records in the order of the rows.
 
     Args:
-        writer: Whose records they are; writes none.
+        writer: Defines the records; nothing is written here.
         batches: Rows.
         targets: Columns of labels and weights; None: labels are 0, and there are no weights.
-        threads: That encode.
-        out_of_fold: Of training rows, called with each batch in order, before it is encoded.
-        sampling: Which rows are encoded, which needs the label; None: all.
+        threads: Number of threads.
+        out_of_fold: Called with each batch in order before it is encoded; for training rows only.
+        sampling: Draws the rows that are encoded, by their label; None encodes all.
     """
 
     def encode(drawn: tuple[pa.RecordBatch, RowNumbers | None]) -> EncodedRecords:
@@ -222,7 +223,7 @@ def encode_in_order(
     def draw() -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
         first_row = 0
         for batch in batches:
-            # Of all rows: what a row may see does not depend on which ones are trained on.
+            # All rows count here: which rows are sampled must not change an encoding.
             own = out_of_fold(batch) if out_of_fold else None
             if sampling is not None and targets is not None:
                 yield _drawn(batch, own, sampling, first_row, targets.label)
@@ -241,7 +242,7 @@ def _drawn(
     first_row: int,
     label: str,
 ) -> tuple[pa.RecordBatch, RowNumbers | None]:
-    """The rows of a batch that are trained on, with their own numbers."""
+    """The sampled rows of a batch, with their out-of-fold encodings."""
     is_positive = batch.column(label).to_numpy(zero_copy_only=False) == 1
     is_drawn = sampling.is_drawn(first_row, is_positive)
     kept = None if own is None else {key: numbers[is_drawn] for key, numbers in own.items()}

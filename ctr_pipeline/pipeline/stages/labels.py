@@ -1,4 +1,4 @@
-"""Which column is the label and what it is written as, from the head of the data."""
+"""Finds the label column and the values that mean 1 and 0, by the head of the data."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def label_rate_of(source: Source, data: DataConfig) -> float:
     """The share of label 1 in the head of the data.
 
     Raises:
-        DataError: A label is neither 0 nor 1 (nor what `data.positive` says), or all are missing.
+        DataError: A label is no label value of the config, by default 0 and 1, or all are missing.
     """
     place = f"{next(iter(source.opened))}, column '{data.label}'"
     counts = _counts(source, data.label, data.missing_values)
@@ -60,15 +60,15 @@ def labels_of(source: Source, data: DataConfig) -> NDArray[np.float64]:
 
 
 def choose_label_values(source: Source, label: str, positive: str | None) -> LabelValues | None:
-    """What the label is written as; None: as 0 and 1, or as what only a person can tell apart.
+    """Finds the values that mean label 1 and 0; None if these are 1 and 0, or cannot be guessed.
 
     Args:
         source: The data.
-        label: The label's name.
-        positive: What label 1 is written as, if that was said.
+        label: Name of the label column.
+        positive: The value that means label 1, if the user gave it.
 
     Raises:
-        DataError: `positive` was said, and what label 0 is written as is not clear.
+        DataError: `positive` was given, and the column has several other values.
     """
     texts = list(_counts(source, label, ()))
     if positive is None:
@@ -87,10 +87,10 @@ def choose_label_values(source: Source, label: str, positive: str | None) -> Lab
 
 
 def find_label(source: Source) -> str:
-    """The label where nobody named it: `label`, or the only column of 0 and 1, or of yes and no.
+    """Guesses the label column: `label`, or the only column of 0 and 1, or of yes and no.
 
     Raises:
-        DataError: Nothing tells which column it is.
+        DataError: There is no such column, or there are several.
     """
     if "label" in source.column_names:
         return "label"
@@ -115,7 +115,7 @@ def _could_be_label(source: Source, column: str) -> bool:
 
 
 def _plain_values(source: Source, column: str) -> LabelValues:
-    """What labels 1 and 0 are read as where nothing else is said."""
+    """The default values of label 1 and label 0."""
     is_boolean = pa.types.is_boolean(source.head.schema.field(column).type)
     return LabelValues("true", "false") if is_boolean else LabelValues("1", "0")
 
@@ -123,13 +123,13 @@ def _plain_values(source: Source, column: str) -> LabelValues:
 def _counts(
     source: Source, column: str, missing_values: Sequence[str], *, most: int | None = None
 ) -> dict[str, int]:
-    """Rows of each value of a column in the head, missing ones left out.
+    """Counts the rows of each value of a column in the head; missing values are left out.
 
     Args:
         source: The data.
-        column: Its name.
+        column: Name of the column.
         missing_values: Texts that mean missing.
-        most: Give up, with an empty result, where there are more values.
+        most: The result is empty if there are more values than this.
     """
     values = source.head.column(column)
     counts: dict[str, int] = {}

@@ -37,7 +37,7 @@ def describe_plan(
         config: The config.
         features: One row each, in this order.
         plan: Fitted transforms, which know the number of ids; None before the analysis.
-        statistics: Of the training rows; None before the analysis.
+        statistics: Statistics of the training rows; None before the analysis.
     """
     if plan is None:
         layout = plan_layout(segment_specs(config.model, config.train))
@@ -96,7 +96,7 @@ def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
 
 
 def _longest_vectors(config: Config, plan: PreprocessingPlan) -> dict[str, int]:
-    """The length of each feature's vectors; of several fields, that of the one with most ids."""
+    """The length of each feature's vectors; the greatest one where a feature has several fields."""
     longest: dict[str, int] = {}
     for field, dim in zip(plan.fields, field_dims(config, plan), strict=True):
         longest[field.column] = max(dim, longest.get(field.column, 0))
@@ -149,7 +149,7 @@ def _step_text(step: Transform) -> str:
 
 
 def describe_decisions(features: Sequence[FeatureSpec]) -> str:
-    """What columns are whose features were decided by the data, in a line."""
+    """Counts the features that the data decided by kind, in a line for the log."""
     counted = [_count(number, kind) for kind, number in Counter(map(_kind, features)).items()]
     rates = sum(isinstance((feature.number or (None,))[0], TargetEncode) for feature in features)
     told = f"; {_count(rates, 'text')} with click rates as numbers" if rates else ""
@@ -191,7 +191,7 @@ def statistics_used(feature: FeatureSpec) -> list[str]:
 
 
 def ids_without_statistics(step: Transform) -> int | None:
-    """Ids of a field, or a bound of them, before any statistics; None if it cannot be told."""
+    """Ids of a field before the statistics, or an upper bound; None if unknown until then."""
     if isinstance(step, Hash):
         return (step.buckets + 1) * step.functions
     if isinstance(step, RoundIdentity):

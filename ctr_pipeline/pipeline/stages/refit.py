@@ -1,4 +1,4 @@
-"""The training on training and validation rows together: which one belongs to a best epoch."""
+"""Finds the refit, the training on training and validation rows, that belongs to a best epoch."""
 
 import shutil
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 
 
 def best_epoch(chosen: Mapping[str, Any]) -> int:
-    """The epoch that the validation rows like best, from 1, of a training that has one."""
+    """The best epoch of a training, counted from 1."""
     steps = {record["step"]: record["epoch"] for record in chosen["history"]}
     return int(steps[chosen["best_step"]]) + 1
 
@@ -23,22 +23,22 @@ def best_epoch(chosen: Mapping[str, Any]) -> int:
 def find_refit(
     folder: RunFolder, chosen: Mapping[str, Any], progress: Progress, *, is_whole: bool
 ) -> Checkpoint | None:
-    """The newest checkpoint of the training that the best epoch asks for.
+    """Finds the newest checkpoint of the refit for a best epoch.
 
     Args:
-        folder: The folder of the training before: the run folder, or a member's.
-        chosen: The state of that training, in a checkpoint that knows of a best epoch.
-        progress: Told of damaged checkpoints, which are passed over.
-        is_whole: Whether it must have come to its end.
+        folder: Folder of the training that found it: the run folder, or that of a member.
+        chosen: State of that training, with a best epoch.
+        progress: Logs damaged checkpoints, which are skipped.
+        is_whole: Whether the refit must have finished.
 
     Returns:
-        None if there is none, or it is of other rows, of another best epoch, or damaged: it can
-        be trained again.
+        None if there is none, or it is of other rows, of another best epoch, or damaged: the
+        caller trains it again.
     """
     try:
         checkpoint = Checkpoints(folder.refit.checkpoint_storage).load_newest(progress.log)
     except CheckpointError:
-        # Every one was said to be passed over.
+        # Each was logged as skipped.
         return None
     if checkpoint is None:
         return None
@@ -50,10 +50,10 @@ def find_refit(
 
 
 def load_refit(folder: RunFolder, chosen: Mapping[str, Any], progress: Progress) -> Checkpoint:
-    """The end of the training that the best epoch asks for.
+    """Loads the last checkpoint of the refit for the best epoch.
 
     Raises:
-        CheckpointError: It has not come to its end.
+        CheckpointError: The refit has not finished.
     """
     checkpoint = find_refit(folder, chosen, progress, is_whole=True)
     if checkpoint is None:
@@ -66,7 +66,7 @@ def load_refit(folder: RunFolder, chosen: Mapping[str, Any], progress: Progress)
 
 
 def discard_refit(folder: RunFolder) -> None:
-    """Makes an empty folder for a new one; a kill meanwhile leaves the old one whole or gone."""
+    """Deletes a refit, atomically, and makes an empty folder for the next one."""
     path = folder.refit.path
     aside = path.with_name(f".{path.name}.tmp")
     with durable.os_errors_explained(path):

@@ -1,4 +1,4 @@
-"""Everything a run found out → `report.html`."""
+"""Writes `report.html` from the results of a run."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -44,10 +44,10 @@ def run_report(
     row_counts: RowCounts,
     sessions: Sequence[RunSession],
 ) -> tuple[Finding, ...]:
-    """Writes the report, and the facts it is made of, for `ctrpipe report`.
+    """Writes the report, and the data that `ctrpipe report` renders it from.
 
     Returns:
-        What a reader should know first.
+        The findings, which the report begins with.
     """
     loaded, run, times = context.loaded, context.run, context.times
     with times.stage("report"):
@@ -102,7 +102,7 @@ def run_report(
 def _notes(
     loaded: LoadedConfig, run: RunFolder, analysis: Analysis, model: TrainedModel
 ) -> tuple[str, ...]:
-    """What the tables do not say of how the model was trained."""
+    """Sentences about the training that no table of the report shows."""
     data, notes = loaded.config.data, list[str]()
     refit = model.state.refit
     if refit is not None:
@@ -142,7 +142,7 @@ def _notes(
 
 
 def _job(runtime: Mapping[str, Any]) -> page.JobSummary:
-    """What `metrics.json` says of the job, for readers."""
+    """The job, from its entry in `metrics.json`."""
     records = runtime["records"]
     return page.JobSummary(
         num_total=records["total"],

@@ -1,6 +1,6 @@
-"""What the report of a run shows, kept beside it: `ctrpipe report` writes the page from that.
+"""The data of a run's report, saved beside it, from which `ctrpipe report` renders the page.
 
-A run that is not finished has no such facts; the page then shows what its folder holds.
+A run that is not finished has none; the page then shows what is in its folder.
 """
 
 import itertools
@@ -28,7 +28,7 @@ _MISSING = "test metrics, importance, the export and its proof"
 
 
 def rewrite_report(run: RunFolder) -> tuple[Path, str]:
-    """Writes `report.html` again from what the folder holds; nothing is trained and no lock taken.
+    """Renders `report.html` again from the run folder, without training and without the lock.
 
     Returns:
         The page, and what is missing on it as a sentence; empty for a finished run.
@@ -45,12 +45,12 @@ def rewrite_report(run: RunFolder) -> tuple[Path, str]:
 
 
 def save_facts(run: RunFolder, shown: page.ReportData) -> None:
-    """Keeps what a page shows; the statistics have a file of their own."""
+    """Saves the data of a page but its statistics, which have a file of their own."""
     durable.write_text(run.report_facts, shown.model_dump_json(exclude={"statistics"}) + "\n")
 
 
 def _load_facts(run: RunFolder) -> page.ReportData | None:
-    """What the page of a finished run shows; None: the run is not finished."""
+    """Loads the data of a finished run's page; None if the run is not finished."""
     try:
         facts = page.ReportData.model_validate_json(run.report_facts.read_bytes())
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
 
 
 def _format_end(sessions: Sequence[RunSession]) -> str:
-    """Where a run stands, as an end of "is not finished"."""
+    """Where a run ended, as the end of a sentence "This run is not finished"."""
     if not sessions:
         return ""
     last = sessions[-1]
@@ -136,7 +136,7 @@ def shown_splits(ingested: IngestedRows) -> tuple[page.SplitSummary, ...]:
 
 
 def session_notes(sessions: Sequence[RunSession]) -> tuple[str, ...]:
-    """That a run was resumed, when, and what had ended the session before."""
+    """A note that the run was resumed, when, and how each earlier session ended; else none."""
     if len(sessions) < 2:
         return ()
     resumed = [

@@ -1,4 +1,4 @@
-"""What an interrupted training rests on must not be replaced by what other rows say."""
+"""Protects the statistics and transforms of an interrupted training from other rows."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from ctr_pipeline.training.checkpoint import Checkpoints
 
 
 def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]:
-    """A check of the fingerprint of rows, before statistics and transforms are made of them.
+    """Returns a check of the rows' fingerprint, to be called before statistics are computed.
 
-    It raises CheckpointError if the newest whole checkpoint is one of other rows; all models of an
-    ensemble have the same ones, so that the first's will do. Transforms that cannot be read are
-    made again from the same rows, and training checks what comes out.
+    It raises CheckpointError if the newest whole checkpoint was trained on other rows; the models
+    of an ensemble share their rows, so the first one is asked. If the transforms cannot be read,
+    nothing is checked here: they are fitted again, and training compares the fingerprints.
     """
 
     def require(rows_fingerprint: str) -> None:

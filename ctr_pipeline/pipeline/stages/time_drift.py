@@ -1,4 +1,4 @@
-"""The drift of points in time: of what a model reads of them, since no moment comes again."""
+"""The drift of points in time, by the parts that a model reads, as no moment comes again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class TimeRead:
     Attributes:
         format: One of `datetime_formats`.
         parts: Parts of a time that a model reads, or would by `features: auto`.
-        utc_offset_minutes: By which clock.
+        utc_offset_minutes: Offset of the local time that the parts are of.
     """
 
     format: str
@@ -45,7 +45,7 @@ class TimeRead:
 
 
 def times_read(features: Sequence[FeatureSpec]) -> dict[str, TimeRead]:
-    """The columns of points in time, and how features read each."""
+    """How features read each column of points in time, by its name."""
     found: dict[str, TimeRead] = {}
     for spec in features:
         for chain in (spec.number, spec.id):
@@ -63,13 +63,13 @@ def with_time_drift(
     files: Sequence[Path],
     others: Mapping[str, Sequence[Path]],
 ) -> Statistics:
-    """The statistics with the drift of parts in the place of the drift of points in time.
+    """Replaces the drift of points in time by that of their parts.
 
-    Of the parts the one counts that is farthest away, among those whose whole cycle (a day of
-    hours, a week of weekdays) lies in both sets of rows: a Monday has no Tuesdays.
+    The part with the largest drift counts, of those whose whole cycle (a day for hours, a week for
+    weekdays) lies in both sets of rows: rows of one day say nothing about weekdays.
 
     Args:
-        statistics: With the drift of other rows.
+        statistics: Statistics with the drift of the other rows.
         times: Columns of points in time.
         files: Parts of the training rows.
         others: Parts of the other rows, by name.
@@ -97,7 +97,7 @@ def with_time_drift(
 
 @dataclass(frozen=True)
 class _TimeCounts:
-    """Rows by part, those without a time last; and the first and last time, None without any."""
+    """Rows by part, rows without a time last, and the first and last time; None without any."""
 
     of_parts: Mapping[DatetimePart, NDArray[np.int64]]
     num_rows: int

@@ -1,4 +1,4 @@
-"""Encoded rows → trained parameters."""
+"""Trains a model, or the models of an ensemble, in this process."""
 
 import contextlib
 import gc
@@ -51,15 +51,15 @@ _ROWS_COUNTED = 65_536
 def run_training(
     context: RunContext, encoding: Encoding, *, warm_start: WarmStart | None = None
 ) -> TrainedModel:
-    """Trains from the start or an earlier run, or goes on from the newest whole checkpoint.
+    """Trains from the start or an earlier run, or resumes from the newest whole checkpoint.
 
     Args:
-        context: Of the run; the profile of an ensemble's model is kept beside that model.
+        context: Context of the run.
         encoding: The rows.
         warm_start: What the run takes over from an earlier one.
 
     Returns:
-        The model, whose rows the caller releases.
+        The model; the caller releases its rows.
     """
     loaded, run = context.loaded, context.run
 
@@ -80,12 +80,12 @@ def run_training(
 
 @dataclass(frozen=True)
 class _Training:
-    """What the training of one model, or of each model of an ensemble, rests on.
+    """The inputs of the training of one model, or of each model of an ensemble.
 
     Attributes:
-        context: Of the run.
+        context: Context of the run.
         encoding: Prepared rows.
-        claim: Called before anything is written, once the first model is known to be one.
+        claim: Called before anything is written, once the first model could be built.
         warm_start: What the run takes over from an earlier one.
     """
 
@@ -109,14 +109,14 @@ def _train_members(loaded: LoadedConfig, job: _Training) -> None:
                 job.claim()
             continue
         progress.log(named)
-        # What Keras and the compiler keep of the model before.
+        # Frees what Keras and the compiler keep of the previous model.
         keras.utils.clear_session()
         gc.collect()
         _train(replace(loaded, config=config), folder, job).release_rows()
 
 
 def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
-    """Whether a model of an ensemble needs no more training.
+    """Whether a model of an ensemble is trained to its end.
 
     Raises:
         CheckpointError: It was trained on other rows, or all of its checkpoints are damaged.
@@ -137,19 +137,19 @@ def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
 
 
 def _train(loaded: LoadedConfig, folder: RunFolder, job: _Training) -> TrainedModel:
-    """Trains one model, and once more with the validation rows if the config says so.
+    """Trains one model, and refits it on all rows if the config says so.
 
     Args:
         loaded: The config of this model.
-        folder: Where its checkpoints, history and events go; the run folder, or a member's.
-        job: All else.
+        folder: Folder of its checkpoints, history and events: the run folder, or that of a member.
+        job: The other inputs.
     """
     config, plan = loaded.config, job.encoding.plan
     compiled = compile_model(config, job.context.run, plan, trains=True)
     model = _choose(loaded, folder, compiled, job)
     if not config.train.refit:
         return model
-    # There are rows of one training in memory at a time.
+    # Memory holds the embedding rows of one training at a time.
     model.release_rows()
     return _refit(loaded, folder, compiled, model.state, job)
 
@@ -157,7 +157,7 @@ def _train(loaded: LoadedConfig, folder: RunFolder, job: _Training) -> TrainedMo
 def _choose(
     loaded: LoadedConfig, folder: RunFolder, compiled: CompiledModel, job: _Training
 ) -> TrainedModel:
-    """Trains a model on the training rows, down to the epoch that validation rows like best."""
+    """Trains a model on the training rows; returns the best epoch by the validation rows."""
     config, run, encoding = loaded.config, job.context.run, job.encoding
     progress, times = job.context.progress, job.context.times
     with contextlib.ExitStack() as stack:
@@ -170,7 +170,7 @@ def _choose(
 
         def log_start_up() -> None:
             if FIRST_STEP in times.start_up:
-                # An ensemble's first model was the first to get there.
+                # A model of an ensemble; the first one has logged it.
                 return
             times.reach(FIRST_STEP)
             progress.log(start_up_sentence(times.start_up))
@@ -215,14 +215,14 @@ def _refit(
     chosen: TrainingState,
     job: _Training,
 ) -> TrainedModel:
-    """Trains a model from the start on training and validation rows, for the best epochs.
+    """Trains a model anew on training and validation rows, for as many epochs as were best.
 
     Args:
         loaded: The config of this model.
-        folder: That of the training before.
+        folder: Folder of the training that found the best epoch.
         compiled: The dense part.
-        chosen: How the training before went.
-        job: All else.
+        chosen: State of that training.
+        job: The other inputs.
     """
     config, encoding = loaded.config, job.encoding
     run, progress = job.context.run, job.context.progress
@@ -266,7 +266,7 @@ def _refit(
 
 
 def _begin(loaded: LoadedConfig, trainer: Trainer, parameters: Parameters, job: _Training) -> None:
-    """Gives a model what an earlier run knew, if training begins from one."""
+    """Copies the parameters of the earlier run, if training begins from one."""
     if job.warm_start is None:
         return
     fill_from_earlier(
@@ -282,7 +282,7 @@ def _begin(loaded: LoadedConfig, trainer: Trainer, parameters: Parameters, job: 
 
 
 def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
-    """Occurrences of each id in the training and the validation rows, int64 per table."""
+    """Counts each id in training and validation rows together, int64 per table."""
     plan = encoding.plan
     both = IdCounts([table.num_ids for table in plan.tables], plan.slot_tables)
     with EncodedReader(encoding.folders["valid"]) as rows:

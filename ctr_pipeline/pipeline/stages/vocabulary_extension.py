@@ -1,4 +1,4 @@
-"""Fitted transforms of an earlier run, with the values that are new in its vocabularies.
+"""Extends the vocabularies of an earlier run by new values.
 
 New values come after the known ones, which keep their ids. The ids of values out of the vocabulary,
 of missing ones and of padding are the last of a table, so they move up by the number of new values,
@@ -27,7 +27,7 @@ _COLUMNS = ["value", "count", "label_sum"]
 
 
 def grow_plan(warm_start: WarmStart, statistics: Statistics, run: RunFolder) -> PreprocessingPlan:
-    """The earlier run's transforms; new values that occur `min_count` times have ids of their own.
+    """Extends the earlier run's transforms: new values that occur `min_count` times get ids.
 
     The most frequent ones come first, as many as `max_size` leaves room for.
 
@@ -52,7 +52,7 @@ def grow_plan(warm_start: WarmStart, statistics: Statistics, run: RunFolder) -> 
 
 
 def num_new_values(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> dict[str, int]:
-    """How many values are new in the vocabulary of each field that has one."""
+    """The number of new values in the vocabulary of each field that has one."""
     return {
         after.name: after.step.size - before.step.size
         for before, after in zip(earlier.fields, grown.fields, strict=True)
@@ -61,7 +61,7 @@ def num_new_values(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> dict
 
 
 def table_moves(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> list[TableMove]:
-    """Where the rows of the earlier run's tables go."""
+    """How the ids of the earlier run's tables move."""
     sizes = {
         field.table_name: field.step.size
         for field in earlier.fields
@@ -76,7 +76,7 @@ def table_moves(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> list[Ta
 def _grow(
     step: VocabularyStep, spec: FeatureSpec, statistics: Statistics, folder: Path, name: str
 ) -> VocabularyStep:
-    """The vocabulary with what is new in it, written under another name."""
+    """Writes the vocabulary with its new values to a new file."""
     known = _read(folder / step.file)
     found = statistics.vocabularies.get(spec.column)
     fresh = known.slice(0, 0)

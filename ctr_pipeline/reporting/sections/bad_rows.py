@@ -18,7 +18,7 @@ class BadExample:
 
 
 def bad_rows_values(bad: BadRows, sensitive: Collection[str]) -> dict[str, Any]:
-    """What `bad_rows.html.j2` names."""
+    """Variables of `bad_rows.html.j2`."""
     return {
         "bad_rows": [
             (

@@ -1,4 +1,4 @@
-"""What the page shows of one feature; values of sensitive columns end here."""
+"""The table of features; it leaves out the values of sensitive columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,15 +64,15 @@ class FeatureView:
         sensitive: Values are hidden.
         missing: Share of rows.
         distinct: Values present.
-        spark: The column at a glance.
-        rates: Span of click rates at a glance.
+        spark: Small chart of the values.
+        rates: Small chart of the span of click rates.
         chains: (`dense` or `id`, chain as text).
         ids: Number of ids and dimension.
-        facts: Name and value of what the opened row lists.
+        facts: Names and values that the opened row lists.
         reason: Who decided the chains, and why.
         chart: Histogram with click rates.
         top_values: The most frequent values.
-        top_note: What the values shown leave out.
+        top_note: A note on the values that are not shown.
     """
 
     name: str
@@ -120,7 +120,7 @@ def feature_views(
     """All features in the order of the plan.
 
     Args:
-        plan: What becomes of each column.
+        plan: Rows of the plan.
         statistics: None if there are none.
         has_label: Whether the rows have one; else no click rate is shown.
     """

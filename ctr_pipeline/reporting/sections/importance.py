@@ -1,4 +1,4 @@
-"""What the held-out AUC loses when one column is shuffled."""
+"""The loss of held-out AUC when one column is shuffled."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What each column alone says about the click, longest bar first."""
+"""How much information each column alone has about the click, most first."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ _SHOWN = 25
 
 
 def section(data: ReportData | ProfileData) -> PageSection | None:
-    """None if no column was held against a label."""
+    """None if no column was compared with the label."""
     bars = information_bars(data.statistics, [row.feature for row in data.plan])
     if not bars:
         return None

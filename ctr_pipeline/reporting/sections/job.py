@@ -1,4 +1,4 @@
-"""How a job of several processes fared."""
+"""Work and failures of a job of several processes."""
 
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.section import PageSection
