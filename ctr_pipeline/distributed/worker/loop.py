@@ -30,7 +30,8 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.distributed.worker.ps_client import Moved, PushOutcome, RolledBack, Superseded
+from ctr_pipeline.distributed.worker.exchanges import PushOutcome
+from ctr_pipeline.distributed.worker.ps_calls import Moved, RolledBack, Superseded
 from ctr_pipeline.distributed.worker.session import Route, WorkerSession
 from ctr_pipeline.distributed.worker.step_numbers import StepNumbers
 from ctr_pipeline.errors import DataError

@@ -11,10 +11,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -37,171 +35,43 @@ from ctr_pipeline.distributed.rpc.packed import (
     Status,
 )
 from ctr_pipeline.distributed.worker import value_kernels
+from ctr_pipeline.distributed.worker.batch_keys import (
+    PreparedKeys,
+    batch_without_keys,
+    common_places,
+    divide_keys,
+)
+from ctr_pipeline.distributed.worker.exchanges import (
+    AGAIN,
+    Pull,
+    Push,
+    PushAnswer,
+    PushOutcome,
+    Refreshed,
+)
 from ctr_pipeline.distributed.worker.ps_calls import (
     CallTimeouts,
     Moved,
     PsCalls,
     PsTransport,
     RolledBack,
-    Superseded,
-    gather,
     malformed,
 )
 from ctr_pipeline.embeddings.arrays import (
     Float32Array,
     IdArray,
-    Int32Array,
     Int64Array,
     empty_aligned,
 )
-from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
+from ctr_pipeline.embeddings.unique import BatchPreparer
 from ctr_pipeline.kernels.ranges import RangeRunner
-
-__all__ = [
-    "Moved",
-    "PreparedKeys",
-    "PsClient",
-    "Pull",
-    "Push",
-    "PushOutcome",
-    "RolledBack",
-    "Superseded",
-]
 
 _LOGGER = logging.getLogger(__name__)
 _SERVICE = "PsService"
 _DEADLINE_SECONDS = 30.0
 _CALL_SECONDS = 10.0
 
-# What was pushed has to be pulled, computed and pushed again where it was not applied.
-_AGAIN = frozenset({Status.STALE, Status.MOVED})
 _MOVED_BEFORE = PushReply(Status.MOVED, 0, 0, np.empty(0, np.float32), np.empty((0, 0), np.float32))
-
-PushVerdict = Literal["applied", "stale"]
-_PushAnswer = tuple[PushReply, int]
-
-
-@dataclass(frozen=True)
-class PushOutcome:
-    """What became of a push.
-
-    Attributes:
-        verdict: `applied`: all servers have the batch. `stale`: some do not, because their
-            rounds did not fill or partitions have moved; pull again, compute again, push again.
-        repeated: Some server had applied the batch before this worker first pushed it.
-    """
-
-    verdict: PushVerdict
-    repeated: bool
-
-
-@dataclass(frozen=True)
-class PreparedKeys:
-    """A batch's ids, made unique and divided among the servers.
-
-    Attributes:
-        batch: Unique keys in order of occurrence, and where each occurs.
-        keys_U: int64, by owner.
-        order_U: int32, which of the batch's unique keys stands where in `keys_U`.
-        positions_U: int32, the inverse: where in `keys_U` each of the batch's unique keys stands.
-        bounds: Server s owns `keys_U[bounds[s] : bounds[s + 1]]`.
-        placement: The placement that `bounds` follows from.
-        num_occurrences_U: int32, of each key in the batch.
-    """
-
-    batch: PreparedBatch
-    keys_U: Int64Array
-    order_U: Int32Array
-    positions_U: Int32Array
-    bounds: tuple[int, ...]
-    num_occurrences_U: Int32Array
-    placement: Placement
-
-
-class Pull:
-    """Values of a batch, on their way or here.
-
-    Attributes:
-        prepared: The batch.
-        generation: The generation of the request.
-        versions: Versions of each server, the updates that its values know of.
-    """
-
-    def __init__(self, prepared: PreparedKeys, generation: int, width: int) -> None:
-        self.prepared = prepared
-        self.generation = generation
-        self.versions = [0] * (len(prepared.bounds) - 1)
-        self.values_UW: Float32Array = np.empty((len(prepared.keys_U), width), np.float32)
-        self._dense_versions: list[int] | None = None
-        self._futures: list[Future[None]] = []
-
-    def wait(self) -> None:
-        """Returns when all values are here; returns at once when called again.
-
-        Raises:
-            RolledBack: The generation is over.
-            Moved: Partitions lie elsewhere by now.
-            Superseded: Another worker has the task.
-            PeerUnavailable: A server did not answer until the deadline.
-        """
-        for future in self._futures:
-            future.result()
-
-    @property
-    def failed(self) -> bool:
-        """Waits; whether there are no values."""
-        return any(future.exception() is not None for future in self._futures)
-
-    def started_by(self, futures: list[Future[None]]) -> None:
-        """Notes what to wait for."""
-        self._futures = futures
-
-    def computed_with(self, dense_versions: Sequence[int]) -> None:
-        """Notes the dense values that go with these."""
-        self._dense_versions = list(dense_versions)
-
-    def version_of(self, server: int) -> int:
-        """Updates that gradients computed with these values know of."""
-        if self._dense_versions is None:
-            return self.versions[server]
-        return min(self.versions[server], self._dense_versions[server])
-
-
-class Push:
-    """Gradients of a batch, on their way or with the servers.
-
-    Args:
-        futures: Futures of each server, its answer and the number of tries.
-        settle: Takes over what the answers bring.
-        decides: Whether an answer makes those of the other servers not worth waiting for.
-    """
-
-    def __init__(
-        self,
-        futures: Sequence[Future[_PushAnswer]],
-        settle: Callable[[Sequence[_PushAnswer | None]], PushOutcome],
-        decides: Callable[[_PushAnswer], bool] | None,
-    ) -> None:
-        self._futures = futures
-        self._settle = settle
-        self._decides = decides
-
-    def wait(self) -> PushOutcome:
-        """What became of it; by the thread that started it, once.
-
-        Raises:
-            RolledBack: The generation is over.
-            Superseded: Another worker has the task.
-            PeerUnavailable: A server did not answer until the deadline.
-        """
-        answers = gather(self._futures, self._decides)
-        return self._settle(answers)
-
-    def wait_server(self, server: int) -> None:
-        """Returns when one server has answered or will not be asked any more; in any thread."""
-        # One that it did not ask has its rows from those that it did.
-        wait((self._futures[server],) if server < len(self._futures) else self._futures)
 
 
 @dataclass(frozen=True)
@@ -210,40 +80,6 @@ class _DensePart:
 
     version: int
     values: Float32Array
-
-
-class _Refreshed:
-    """Keys of a pull ahead whose values come with the reply to a push.
-
-    Args:
-        ahead: The pull.
-        chosen_U: int32, which of its keys, ascending; None: all.
-    """
-
-    def __init__(self, ahead: Pull, chosen_U: Int32Array | None) -> None:
-        self._ahead = ahead
-        self._chosen_U = chosen_U
-        bounds = ahead.prepared.bounds
-        self._bounds = bounds if chosen_U is None else np.searchsorted(chosen_U, bounds).tolist()
-
-    def keys_of(self, server: int) -> Int64Array:
-        """Those of one server."""
-        return self._ahead.prepared.keys_U[self._places(server)]
-
-    def write(self, server: int, reply: PushReply) -> None:
-        """Takes over what a server sent."""
-        if reply.status in _AGAIN:
-            return
-        self._ahead.values_UW[self._places(server)] = reply.fresh
-        if self._chosen_U is None:
-            self._ahead.versions[server] = reply.version
-        elif reply.status is Status.DONE:
-            # Values of other keys were not changed by this push, so they know of it too.
-            self._ahead.versions[server] += 1
-
-    def _places(self, server: int) -> slice | Int32Array:
-        first, last = self._bounds[server], self._bounds[server + 1]
-        return slice(first, last) if self._chosen_U is None else self._chosen_U[first:last]
 
 
 class PsClient:
@@ -348,42 +184,10 @@ class PsClient:
             ValueError: An id is not in its table, or the array does not fit.
         """
         if self._preparer is None:
-            batch = _without_keys(ids_BF, num_valid)
+            batch = batch_without_keys(ids_BF, num_valid)
         else:
             batch = self._preparer.prepare(ids_BF, num_valid)
-        return self._divide(batch, self._placement)
-
-    def _divide(self, batch: PreparedBatch, placement: Placement) -> PreparedKeys:
-        """Orders a batch's keys by the servers that own them."""
-        num_unique = batch.num_unique
-        if placement.num_servers == 1:
-            order_U = np.arange(num_unique, dtype=np.int32)
-            return PreparedKeys(
-                batch=batch,
-                keys_U=batch.keys_U,
-                order_U=order_U,
-                positions_U=order_U,
-                bounds=(0, num_unique),
-                num_occurrences_U=batch.num_occurrences,
-                placement=placement,
-            )
-        # Narrow integers are sorted by counting.
-        owners_P = np.array(placement.owners, np.int16)
-        owners = owners_P[partitions_of(batch.keys_U, self._spec.num_partitions)]
-        order_U = np.argsort(owners, kind="stable").astype(np.int32)
-        positions_U = np.empty(num_unique, np.int32)
-        positions_U[order_U] = np.arange(num_unique, dtype=np.int32)
-        sizes = np.bincount(owners, minlength=placement.num_servers)
-        bounds = (0, *np.cumsum(sizes).tolist())
-        return PreparedKeys(
-            batch=batch,
-            keys_U=batch.keys_U[order_U],
-            order_U=order_U,
-            positions_U=positions_U,
-            bounds=bounds,
-            num_occurrences_U=batch.num_occurrences[order_U],
-            placement=placement,
-        )
+        return divide_keys(batch, self._placement, self._spec.num_partitions)
 
     def start_pull(
         self,
@@ -409,7 +213,7 @@ class PsClient:
             placement = self._placement
             known = [-1 if part is None else part.version for part in self._dense_parts]
         if prepared.placement != placement:
-            prepared = self._divide(prepared.batch, placement)
+            prepared = divide_keys(prepared.batch, placement, self._spec.num_partitions)
         pull = Pull(prepared, generation, self._width)
 
         def fetch(server: int) -> None:
@@ -533,7 +337,7 @@ class PsClient:
         refreshed = self._keys_to_refresh(pull, refresh)
         no_keys: Int64Array = np.empty(0, np.int64)
 
-        def send(server: int) -> _PushAnswer:
+        def send(server: int) -> PushAnswer:
             first, last = prepared.bounds[server], prepared.bounds[server + 1]
             low, high = placement.dense[server]
             request = PushRequest(
@@ -571,19 +375,19 @@ class PsClient:
         started_before = batch in self._unfinished
         self._unfinished.setdefault(batch, False)
 
-        def settle(answers: Sequence[_PushAnswer | None]) -> PushOutcome:
+        def settle(answers: Sequence[PushAnswer | None]) -> PushOutcome:
             repeated, is_stale = self._unfinished.get(batch, False), False
             for server, answer in enumerate(answers):
                 if answer is None:
                     continue
                 reply, num_tries = answer
-                is_stale |= reply.status in _AGAIN
+                is_stale |= reply.status in AGAIN
                 # A second try may find what the first one did.
                 is_first = not started_before and num_tries == 1
                 repeated |= is_first and reply.status is Status.REPEATED
                 if refreshed is not None:
                     refreshed.write(server, reply)
-                if reply.status not in _AGAIN:
+                if reply.status not in AGAIN:
                     part = _DensePart(reply.version, reply.dense)
                     self._adopt_dense(pull.generation, placement, server, part)
             if is_stale:
@@ -691,7 +495,7 @@ class PsClient:
         self._runner.run(work, len(sums_UW))
         return sums_UW
 
-    def _keys_to_refresh(self, pull: Pull, ahead: Pull | None) -> _Refreshed | None:
+    def _keys_to_refresh(self, pull: Pull, ahead: Pull | None) -> Refreshed | None:
         """Waits for the pull ahead: a late one could know of this push and be counted as if not."""
         if ahead is None or ahead.failed or ahead.generation != pull.generation:
             return None
@@ -699,8 +503,8 @@ class PsClient:
             return None
         if self._has_rounds:
             # Other pushes of the round change rows as well, so that all are asked for.
-            return _Refreshed(ahead, None)
-        return _Refreshed(ahead, _common_places(pull.prepared.keys_U, ahead.prepared.keys_U))
+            return Refreshed(ahead, None)
+        return Refreshed(ahead, common_places(pull.prepared.keys_U, ahead.prepared.keys_U))
 
     @property
     def _has_rounds(self) -> bool:
@@ -708,7 +512,7 @@ class PsClient:
         return self._spec.update.mode == "sync" and self._spec.update.grads_to_wait > 1
 
     def _check_push_reply(self, server: int, request: PushRequest, reply: PushReply) -> None:
-        if reply.status in _AGAIN:
+        if reply.status in AGAIN:
             return
         expected = (len(request.fresh_keys), self._width), request.dense.shape
         if (reply.fresh.shape, reply.dense.shape) != expected:
@@ -729,30 +533,5 @@ class PsClient:
                 self._dense = None
 
 
-def _is_stale(answer: _PushAnswer) -> bool:
-    return answer[0].status in _AGAIN
-
-
-def _common_places(keys: Int64Array, others: Int64Array) -> Int32Array:
-    """Places of those of `others` that are among the keys, ascending."""
-    num_slots = 16
-    while num_slots < 2 * len(keys):
-        num_slots *= 2
-    slots = np.zeros(num_slots, np.int32)
-    value_kernels.index_keys(keys, slots)
-    found = np.empty(len(others), np.int32)
-    return found[: value_kernels.find_common(keys, slots, others, found)]
-
-
-def _without_keys(ids_BF: IdArray, num_valid: int) -> PreparedBatch:
-    """A batch of a model without fields."""
-    if ids_BF.ndim != 2 or ids_BF.shape[1]:
-        raise ValueError(f"ids of shape {ids_BF.shape}, not [B, 0]")
-    return PreparedBatch(
-        shape=(ids_BF.shape[0], 0),
-        num_valid=num_valid,
-        keys_U=np.empty(0, np.int64),
-        inverse_P=np.empty(0, np.int32),
-        offsets=np.zeros(1, np.int32),
-        occurrences=np.empty(0, np.int32),
-    )
+def _is_stale(answer: PushAnswer) -> bool:
+    return answer[0].status in AGAIN

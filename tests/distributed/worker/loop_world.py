@@ -14,7 +14,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskKey,
 )
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.distributed.worker.ps_client import PushOutcome
+from ctr_pipeline.distributed.worker.exchanges import PushOutcome
 
 
 class StorePull:

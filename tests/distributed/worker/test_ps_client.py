@@ -13,7 +13,8 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.service import ps_methods
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
-from ctr_pipeline.distributed.worker.ps_client import PsClient, RolledBack, Superseded
+from ctr_pipeline.distributed.worker.ps_calls import RolledBack, Superseded
+from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.specs.initializer import ZEROS
 

@@ -22,7 +22,7 @@ from ctr_pipeline.distributed.coordination.messages import LeasedTask, Member, M
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.worker.loop import WorkerLoop
-from ctr_pipeline.distributed.worker.ps_client import RolledBack, Superseded
+from ctr_pipeline.distributed.worker.ps_calls import RolledBack, Superseded
 from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.errors import DataError, TrainingError
