@@ -1,7 +1,7 @@
-"""Whether parameter servers hold what workers say they have trained.
+"""Checks whether parameter servers hold the batches that workers reported as trained.
 
-A worker reports a batch once every server has applied it. So a cut, which holds the bitmaps of all
-servers, is where reports are compared with what the model holds.
+A worker reports a batch once every server has applied it. A cut holds the bitmaps of applied
+batches of all servers, so that reports are compared with the model there.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ from ctr_pipeline.distributed.coordination.task_set import TaskSet
 
 
 class Claims:
-    """Batches of the open epoch that were reported and that no cut has shown yet, by worker."""
+    """Reported batches of the open epoch that no cut has confirmed yet, by worker."""
 
     def __init__(self) -> None:
         self._open: dict[int, dict[str, int]] = {}
         self._in_cut: dict[int, dict[str, int]] = {}
 
     def to_json(self, task: int | None = None) -> list[tuple[int, str, int]]:
-        """Tasks, workers and masks of their batches; None: of all tasks."""
+        """Tasks, workers and masks of their batches, of one task or (None) of all."""
         return [
             (number, incarnation, mask)
             for batches in (self._open, self._in_cut)
@@ -33,12 +33,12 @@ class Claims:
             self.add(task, mask, incarnation)
 
     def add(self, task: int, mask: int, incarnation: str) -> None:
-        """A worker has reported batches; the name is empty where nobody knows whose they were."""
+        """A worker has reported batches; the name is empty where the worker is not known."""
         by_worker = self._open.setdefault(task, {})
         by_worker[incarnation] = by_worker.get(incarnation, 0) | mask
 
     def begin_cut(self) -> tuple[tuple[int, int], ...]:
-        """What a cut that begins now has to show: tasks and masks of their batches."""
+        """Batches that a cut beginning now has to confirm: tasks and masks of their batches."""
         for task, by_worker in self._open.items():
             for incarnation, mask in by_worker.items():
                 shown = self._in_cut.setdefault(task, {})
@@ -47,15 +47,15 @@ class Claims:
         return tuple((task, _union(masks.values())) for task, masks in self._in_cut.items())
 
     def end_cut(self) -> None:
-        """The cut has shown them. One that fails leaves them to the next."""
+        """The cut has confirmed its batches; after one that fails, the next cut has to."""
         self._in_cut = {}
 
     def forget(self) -> None:
-        """The job went back to a cut, which had shown all that it counts."""
+        """The job went back to a cut, which had confirmed everything that it counts."""
         self._open, self._in_cut = {}, {}
 
     def claimants(self, missing: Iterable[tuple[int, int]]) -> set[str]:
-        """Workers that reported any of the batches that a cut did not show."""
+        """Workers that reported any of the batches that a cut did not confirm."""
         return {
             incarnation
             for task, mask in missing

@@ -14,10 +14,10 @@ _MOST_REFUSED_SECONDS = 8.0
 
 @dataclass(frozen=True)
 class Relaunch:
-    """What follows from the end of a member that is still wanted.
+    """How a member that ended while it is wanted is started again.
 
     Attributes:
-        delay_seconds: Before it is started again.
+        delay_seconds: Pause before the start.
         blames_program: The program or its memory is at fault, not its surroundings; too many of
             these in a row without progress fail the job.
     """
@@ -29,14 +29,14 @@ class Relaunch:
 def decide_relaunch(reason: ExitReason, *, registered: bool, ends_in_row: int) -> Relaunch:
     """Decides by the reason of the end.
 
-    A process that was killed, evicted, deleted, lost with its node or never begun did nothing
-    wrong and comes back at once; only one that keeps being killed waits. One that failed, or ran
-    out of memory, would do so again: it waits from the first time, and is counted. One that ended
-    well without being asked to was probably told to by a person (`kill`, a deleted pod), and comes
-    back like a killed one, unless it had not even registered.
+    A process that was killed, evicted, lost with its node or not started is not at fault: it is
+    started again at once, and after a pause from the second end in a row. One that failed or ran
+    out of memory would probably do so again: it pauses from the first end, and is counted. One that
+    completed without being stopped was probably ended by a person (`kill`, a deleted pod) and is
+    treated as killed, unless it had not registered.
 
     Args:
-        reason: As the launcher names it.
+        reason: As the launcher reports it.
         registered: It had joined the job.
         ends_in_row: Ends of this member without progress between them, this one included.
     """
@@ -51,7 +51,7 @@ def decide_relaunch(reason: ExitReason, *, registered: bool, ends_in_row: int) -
 
 
 def start_again_seconds(refusals_in_row: int) -> float:
-    """How long a start that a launcher refused waits before it is asked for again."""
+    """Pause before a start that the launcher refused is asked for again."""
     return backoff_seconds(refusals_in_row, first=_FIRST_DELAY_SECONDS, most=_MOST_REFUSED_SECONDS)
 
 
@@ -59,9 +59,9 @@ def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_b
     """One sentence on the end of a member, with a remedy where there is one.
 
     Args:
-        reason: As the launcher names it.
-        exit_code: As the launcher names it.
-        member: Its name.
+        reason: As the launcher reports it.
+        exit_code: As the launcher reports it; negative: minus the signal.
+        member: Its name, such as `worker-0`.
         rss_bytes: Resident memory that it last reported; 0 if none.
     """
     if reason == "out_of_memory":
@@ -79,11 +79,11 @@ def explain_end(reason: ExitReason, exit_code: int | None, *, member: str, rss_b
         return f"{member} was {ending}"
     if reason == "error" and by_signal:
         return f"{member} {ending}"
-    words = {
+    verbs = {
         "error": "failed",
         "killed": "was killed",
         "evicted": "was evicted",
         "node_lost": "was lost with its node",
     }
     code = "" if exit_code is None or by_signal else f" ({ending})"
-    return f"{member} {words[reason]}{code}"
+    return f"{member} {verbs[reason]}{code}"
