@@ -59,7 +59,10 @@ class MemberStart:
 
 
 class MemberCommands(Protocol):
-    """How the programs of members are called; arguments come after the interpreter's own."""
+    """How the programs of members are called; arguments come after the interpreter's own.
+
+    Members run in the working folder of this process and see the run folder under the same path.
+    """
 
     def member(self, start: MemberStart) -> Sequence[str]:
         """Arguments of `python` for a member."""
