@@ -130,7 +130,7 @@ def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
                 out_of_fold = None
                 # The counts of an earlier run do not include the labels of these rows.
                 if split == "train" and warm_start is None:
-                    out_of_fold = _own_rows(plan, run, rows.files, targets.label)
+                    out_of_fold = _out_of_fold_encoder(plan, run, rows.files, targets.label)
                 for records in encode_in_order(
                     encoder,
                     writer,
@@ -164,7 +164,7 @@ def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> st
     return f"New values in the vocabularies of the earlier run: {shown}{more}"
 
 
-def _own_rows(
+def _out_of_fold_encoder(
     plan: PreprocessingPlan, run: RunFolder, files: Sequence[Path], label: str
 ) -> RowEncoder | None:
     """The out-of-fold encodings of the training rows; None if the plan has none."""
@@ -209,7 +209,7 @@ def encode_in_order(
     """
 
     def encode(drawn: tuple[pa.RecordBatch, RowNumbers | None]) -> EncodedRecords:
-        batch, own = drawn
+        batch, numbers = drawn
         records = writer.new_records(batch.num_rows)
         if targets is None:
             records.labels_B[:] = 0
@@ -217,18 +217,18 @@ def encode_in_order(
             records.labels_B[:] = batch.column(targets.label).to_numpy(zero_copy_only=False)
         if records.weights_B is not None and targets is not None and targets.weight is not None:
             records.weights_B[:] = batch.column(targets.weight).to_numpy() / targets.mean_weight
-        encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), out_of_fold=own)
+        encoder.encode(batch, EncodedBatch(records.ids_BF, records.numbers_BN), out_of_fold=numbers)
         return records
 
     def draw() -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
         first_row = 0
         for batch in batches:
             # All rows count here: which rows are sampled must not change an encoding.
-            own = out_of_fold(batch) if out_of_fold else None
+            numbers = out_of_fold(batch) if out_of_fold else None
             if sampling is not None and targets is not None:
-                yield _drawn(batch, own, sampling, first_row, targets.label)
+                yield _drawn(batch, numbers, sampling, first_row, targets.label)
             else:
-                yield batch, own
+                yield batch, numbers
             first_row += batch.num_rows
 
     with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
@@ -237,7 +237,7 @@ def encode_in_order(
 
 def _drawn(
     batch: pa.RecordBatch,
-    own: RowNumbers | None,
+    numbers: RowNumbers | None,
     sampling: NegativeSampling,
     first_row: int,
     label: str,
@@ -245,7 +245,7 @@ def _drawn(
     """The sampled rows of a batch, with their out-of-fold encodings."""
     is_positive = batch.column(label).to_numpy(zero_copy_only=False) == 1
     is_drawn = sampling.is_drawn(first_row, is_positive)
-    kept = None if own is None else {key: numbers[is_drawn] for key, numbers in own.items()}
+    kept = None if numbers is None else {key: one[is_drawn] for key, one in numbers.items()}
     return batch.filter(pa.array(is_drawn)), kept
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ctr_pipeline.analysis.value_files import write_values
-from ctr_pipeline.embeddings.carry_over import TableMove
+from ctr_pipeline.embeddings.row_transfer import TableMove
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.run_folder import RunFolder

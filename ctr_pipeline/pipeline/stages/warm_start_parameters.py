@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.embeddings.carry_over import carry_over_rows, tables_of_another_make
+from ctr_pipeline.embeddings.row_transfer import incompatible_tables, transfer_rows
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.model.embedding_rows import memory_limit_of
@@ -82,7 +82,7 @@ def fill_from_earlier(
         progress=progress,
     )
     moves = table_moves(warm_start.plan, plan)
-    different = tables_of_another_make(earlier.rows, parameters.rows, moves)
+    different = incompatible_tables(earlier.rows, parameters.rows, moves)
     if different:
         raise CheckpointError(
             f"has embeddings of another length or optimizer in table '{different[0]}'",
@@ -90,7 +90,7 @@ def fill_from_earlier(
             remedy="Set the feature's `embedding` as it was there; in place of dimension: auto, "
             "which goes by the number of ids, give the number",
         )
-    carry_over_rows(earlier.rows, parameters.rows, moves)
+    transfer_rows(earlier.rows, parameters.rows, moves)
     earlier.rows.release()
     parameters.dense.values[:] = earlier.dense.values
     parameters.dense.slots[:] = earlier.dense.slots

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ctr_pipeline.embeddings.carry_over import TableMove, carry_over_rows
+from ctr_pipeline.embeddings.row_transfer import TableMove, transfer_rows
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -49,7 +49,7 @@ def records_of(held):
     }
 
 
-def test_rows_are_carried_bit_for_bit_and_the_last_ids_move_up():
+def test_rows_are_transferred_bit_for_bit_and_the_last_ids_move_up():
     source = store({"item": 30, "user": 100, "day": 7})
     source.set_training_counts([np.arange(n, dtype=np.int64) for n in (30, 100, 7)])
     train(source, 20)
@@ -60,7 +60,7 @@ def test_rows_are_carried_bit_for_bit_and_the_last_ids_move_up():
     # Three last ids of `item` stood after a vocabulary of 27.
     moves = [TableMove(0, 27, 12), TableMove(1, 100, 0), TableMove(2, 7, 0)]
     before = records_of(source)
-    carry_over_rows(source, target, moves)
+    transfer_rows(source, target, moves)
     expected = {}
     for k, record in before.items():
         table, id_ = k >> ID_BITS, k & ((1 << ID_BITS) - 1)
@@ -74,10 +74,10 @@ def test_rows_are_carried_bit_for_bit_and_the_last_ids_move_up():
 
 
 def test_many_rows_go_in_blocks_and_training_goes_on(monkeypatch):
-    monkeypatch.setattr("ctr_pipeline.embeddings.carry_over._BLOCK_ROWS", 7)
+    monkeypatch.setattr("ctr_pipeline.embeddings.row_transfer._BLOCK_ROWS", 7)
     source, target = store({"item": 300}), store({"item": 300})
     train(source, 10)
-    carry_over_rows(source, target, [TableMove(0, 300, 0)])
+    transfer_rows(source, target, [TableMove(0, 300, 0)])
     assert records_of(source) == records_of(target)
     for one in (source, target):
         train(one, 5)
@@ -88,6 +88,6 @@ def test_other_records_and_ids_without_a_place_are_refused():
     source = store({"item": 30})
     train(source, 5)
     with pytest.raises(ValueError, match="another make"):
-        carry_over_rows(source, store({"item": 30}, optimizer="sgd"), [TableMove(0, 30, 0)])
+        transfer_rows(source, store({"item": 30}, optimizer="sgd"), [TableMove(0, 30, 0)])
     with pytest.raises(ValueError, match="no place"):
-        carry_over_rows(source, store({"item": 30}), [TableMove(0, 0, 1)])
+        transfer_rows(source, store({"item": 30}), [TableMove(0, 0, 1)])

@@ -1,4 +1,4 @@
-"""Rows of one store become rows of another, bit for bit; where tables have grown, under new ids."""
+"""Copies the rows of one store to another, bit for bit; ids move where tables have grown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class TableMove:
-    """Where the rows of a table go.
+    """How the ids of a table change.
 
     Attributes:
-        table: The place of the table among those of the other store.
-        first_moved: Ids below it stay.
+        table: Index of the table in the other store.
+        first_moved: Ids below it stay the same.
         shift: Added to the other ids.
     """
 
@@ -30,10 +30,10 @@ class TableMove:
     shift: int
 
 
-def tables_of_another_make(
+def incompatible_tables(
     source: EmbeddingStore, target: EmbeddingStore, moves: Sequence[TableMove]
 ) -> list[str]:
-    """Tables whose records hold other values or slots, or hold them in other places."""
+    """Names of tables whose records differ in their values, slots or layout."""
     if _describe(source.layout, None) != _describe(target.layout, None):
         return [table.name for table in source.tables]
     return [
@@ -49,24 +49,24 @@ def _describe(layout: RowLayout, table: TableSpec | None) -> object:
     return segments, layout.width, layout.num_slots, layout.record_floats
 
 
-def carry_over_rows(
+def transfer_rows(
     source: EmbeddingStore, target: EmbeddingStore, moves: Sequence[TableMove]
 ) -> None:
-    """Adds all rows of `source` to `target`, values and optimizer slots as they are.
+    """Adds all rows of `source` to `target`, with their optimizer state.
 
-    The training count of a row becomes that of both trainings: how often its id occurred in the
-    earlier one, and how often it occurs in the rows that `target` was told of.
+    The training count of a row becomes the sum of both trainings: that of `source`, and the count
+    of its id in the training counts of `target`.
 
     Args:
         source: Any store.
-        target: Without any of these rows, and with records of the same make.
+        target: A store with none of these rows, and with records of the same layout.
         moves: The move of each table of `source`.
 
     Raises:
-        ValueError: Records are of another make, or an id has no place in its new table.
+        ValueError: The records differ, or an id is outside its new table.
         TrainingError: There is no room for so many rows.
     """
-    if tables_of_another_make(source, target, moves):
+    if incompatible_tables(source, target, moves):
         raise ValueError("records of another make")
     table_T = np.array([move.table for move in moves], np.int64)
     first_T = np.array([move.first_moved for move in moves], np.int64)
