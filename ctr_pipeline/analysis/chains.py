@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import Chain
+from ctr_pipeline.analysis.statistics_plan import Chain
 from ctr_pipeline.features import expression_key
 from ctr_pipeline.statistics import Moments
 from ctr_pipeline.transforms.base import NumberStep, NumberTransform, Transform

@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan
 from ctr_pipeline.analysis.engine_protocol import Session
+from ctr_pipeline.analysis.statistics_plan import ColumnPlan
 
 _Result = TypeVar("_Result")
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.sql import Query
+from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
 from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")

@@ -17,11 +17,11 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.column_threads import map_columns
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.sql import TABLE, Query
+from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.table_sql import (
     TrainingTable,
     label_counts,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.analysis.aggregates import Chain, ColumnPlan
 from ctr_pipeline.analysis.chains import apply_chain, chain_parameters, is_measurable
 from ctr_pipeline.analysis.histogram import MAX_BINS, plan_edges
 from ctr_pipeline.analysis.information import Groups, label_information
@@ -37,6 +36,7 @@ from ctr_pipeline.analysis.stability import (
     drift_of_intervals,
     drift_of_values,
 )
+from ctr_pipeline.analysis.statistics_plan import Chain, ColumnPlan
 from ctr_pipeline.features import SequenceSpec, VectorSpec, expression_key
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import (

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.sql import Query, central_query, mean_query
+from ctr_pipeline.analysis.statistics_plan import Chain
 from ctr_pipeline.statistics import Moments
 from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS
 

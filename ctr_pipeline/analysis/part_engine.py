@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
@@ -23,6 +22,7 @@ from ctr_pipeline.analysis.sql import (
     drop_query,
     value_counts_query,
 )
+from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
 from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
 from ctr_pipeline.statistics import ColumnDrift
 

@@ -8,7 +8,6 @@ columns, their counts are added up here, in the database's memory limit.
 from collections.abc import Mapping
 from pathlib import Path
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.engine import DuckDbEngine
 from ctr_pipeline.analysis.sql import (
     PART_COUNTS,
@@ -17,6 +16,7 @@ from ctr_pipeline.analysis.sql import (
     kept_values_query,
     value_counts_query,
 )
+from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.value_files import read_counts, vocabulary_files, write_new_values
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, VocabularyStatistics

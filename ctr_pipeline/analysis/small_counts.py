@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import placeholder_prefix
+from ctr_pipeline.analysis.statistics_plan import Chain
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS
 from ctr_pipeline.transforms.base import NumberTransform

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.column_threads import map_columns
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
 from ctr_pipeline.analysis.spark_connection import SparkConnection
 from ctr_pipeline.analysis.spark_rows import find_views
 from ctr_pipeline.analysis.sql import OTHER_COUNTS, TABLE, Query
+from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.table_sql import (
     TrainingTable,
     label_counts,

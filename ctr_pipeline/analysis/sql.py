@@ -12,8 +12,8 @@ from functools import cache
 from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis import small_counts
-from ctr_pipeline.analysis.aggregates import Chain
 from ctr_pipeline.analysis.chains import build_step, placeholder_prefix
+from ctr_pipeline.analysis.statistics_plan import Chain
 from ctr_pipeline.features import SequenceSpec, VectorSpec
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS

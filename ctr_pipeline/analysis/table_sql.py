@@ -7,8 +7,8 @@ from typing import Protocol
 import pyarrow as pa
 from sqlglot import exp
 
-from ctr_pipeline.analysis.aggregates import StatisticsPlan
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
+from ctr_pipeline.analysis.statistics_plan import StatisticsPlan
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.specs.columns import ColumnType

@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.analysis.aggregates import (
+from ctr_pipeline.analysis.engine import DuckDbEngine
+from ctr_pipeline.analysis.measure import measure_column
+from ctr_pipeline.analysis.part_counts import PartCounts
+from ctr_pipeline.analysis.sql import PART_COUNTS, drop_query, value_counts_query
+from ctr_pipeline.analysis.statistics_plan import (
     BoundaryPlan,
     Chain,
     ColumnPlan,
     StatisticsPlan,
     TextNumbersPlan,
 )
-from ctr_pipeline.analysis.engine import DuckDbEngine
-from ctr_pipeline.analysis.measure import measure_column
-from ctr_pipeline.analysis.part_counts import PartCounts
-from ctr_pipeline.analysis.sql import PART_COUNTS, drop_query, value_counts_query
 from ctr_pipeline.dataset.parts import count_values, read_batches
 from ctr_pipeline.features import expression_key
 from ctr_pipeline.specs.columns import ColumnType

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ctr_pipeline.analysis.aggregates import StatisticsPlan
+from ctr_pipeline.analysis.statistics_plan import StatisticsPlan
 from ctr_pipeline.durable import durable_write, os_errors_explained
 
 VOCABULARY_FOLDER = "vocabularies"

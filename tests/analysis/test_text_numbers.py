@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interval_oracle import interval_cuts
 
-from ctr_pipeline.analysis.aggregates import plan_statistics
+from ctr_pipeline.analysis.statistics_plan import plan_statistics
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.bucketize import Bucketize

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ctr_pipeline.analysis import collect_statistics, collect_statistics_with
-from ctr_pipeline.analysis.aggregates import plan_profile
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
+from ctr_pipeline.analysis.statistics_plan import plan_profile
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.source import Source

@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_pipeline.analysis.aggregates import BoundaryPlan, StatisticsPlan, plan_statistics
+from ctr_pipeline.analysis.statistics_plan import BoundaryPlan, StatisticsPlan, plan_statistics
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.bucketize import Bucketize
