@@ -11,11 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from ctr_pipeline.analysis.engine_protocol import Engine, LabelCounts, Session
-from ctr_pipeline.analysis.measure import NUM_TOP_VALUES, MeasuredColumn, measure_column
+from ctr_pipeline.analysis.measure import MeasuredColumn, measure_column
 from ctr_pipeline.analysis.part_engine import PartEngine
 from ctr_pipeline.analysis.shared_vocabularies import collect_shared_vocabularies, counts_file
-from ctr_pipeline.analysis.sql import frequent_values_query, weights_query
 from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.top_values import NUM_TOP_VALUES, frequent_values_query
+from ctr_pipeline.analysis.value_counts import weights_query
 from ctr_pipeline.analysis.value_files import VOCABULARY_FOLDER, vocabulary_files, write_new_values
 from ctr_pipeline.durable import FileSyncs, os_errors_explained, sync_folder
 from ctr_pipeline.errors import StatisticsError

@@ -42,7 +42,7 @@ class Session(Protocol):
         """While it lasts, queries read the value counts of this column."""
 
     def rows(
-        self, query: Query, parameters: Mapping[str, float] | None = None
+        self, query: Query, parameters: Mapping[str, float | str] | None = None
     ) -> list[tuple[Any, ...]]:
         """All rows of a small result."""
 

@@ -205,7 +205,7 @@ class _ColumnSession:
         self._engine.drop(table)
 
     def rows(
-        self, query: Query, parameters: Mapping[str, float] | None = None
+        self, query: Query, parameters: Mapping[str, float | str] | None = None
     ) -> list[tuple[Any, ...]]:
         return self._engine.fetch(query.bind(parameters or {}, self._tables))
 

@@ -9,35 +9,50 @@ of their own, so their results differ in the last digits.
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
-from ctr_pipeline.analysis.sql import Query, central_query, mean_query
-from ctr_pipeline.analysis.statistics_plan import Chain
-from ctr_pipeline.statistics import Moments
-from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS
+from sqlglot import exp
 
-RowsOf = Callable[[Query, dict[str, float]], list[tuple[Any, ...]]]
+from ctr_pipeline.analysis.chains import (
+    chain_parameters,
+    is_measurable,
+)
+from ctr_pipeline.analysis.ranges import (
+    NUM_COUNTS,
+    ValueRange,
+    counts_query,
+    range_query,
+    read_ranges,
+)
+from ctr_pipeline.analysis.small_counts import (
+    Answer,
+    Parameters,
+    Rows,
+    SmallCounts,
+    sum_small,
+    values_after_chains,
+)
+from ctr_pipeline.analysis.sql import (
+    Chains,
+    Query,
+    RowsOf,
+    named,
+    number_parameter,
+    size_column,
+    sum_over,
+)
+from ctr_pipeline.analysis.statistics_plan import Chain, ColumnPlan
+from ctr_pipeline.analysis.value_counts import finite_values, has_small_answer
+from ctr_pipeline.features import expression_key
+from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.statistics import (
+    Moments,
+)
+from ctr_pipeline.summary_statistics.registry import NUMBER_STATISTICS
 
 # Powers of two beyond these would not be float64 numbers.
 _LARGEST_EXPONENT = 1022
-
-
-@dataclass(frozen=True)
-class ValueRange:
-    """The finite values after a chain, as `range_query` gives them.
-
-    Attributes:
-        count: Rows.
-        minimum: None without rows, as the next.
-        maximum: The largest.
-        weight: What the rows weigh; None without weights.
-    """
-
-    count: int
-    minimum: float | None
-    maximum: float | None
-    weight: float | None = None
 
 
 class CollectedMoments(NamedTuple):
@@ -52,10 +67,151 @@ class CollectedMoments(NamedTuple):
     summary: dict[str, float | int]
 
 
-def read_ranges(row: Sequence[Any], num_chains: int) -> list[ValueRange]:
-    """One range a chain, from the columns of `range_query`."""
-    width = len(row) // num_chains
-    return [ValueRange(*row[first : first + width]) for first in range(0, len(row), width)]
+@cache
+def mean_query(chains: Chains, *, weighted: bool = False) -> Query:
+    """Sum of value times $shrink after each chain, over rows or what they weigh.
+
+    Placeholders end in the chain's place: $shrink0 and so on.
+    """
+    totals = []
+    for place in range(len(chains)):
+        value = exp.column(f"value{place}")
+        term = exp.Mul(this=value, expression=number_parameter(f"shrink{place}"))
+        totals.append(named(sum_over(term, size_column(weighted)), f"total{place}"))
+    return Query(
+        exp.select(*totals).from_(finite_values(chains, weighted=weighted)),
+        add_values(chains) if has_small_answer(chains, weighted=weighted) else None,
+    )
+
+
+@cache
+def central_query(
+    chains: Chains, *, weighted: bool = False, summarized: int | None = None
+) -> Query:
+    """Sums of y and y^2 after each chain, over rows or what they weigh.
+
+    y = (value * $shrink - $center) * $stretch. Placeholders end in the chain's place: $shrink0 and
+    so on.
+
+    Args:
+        summarized: The place of the chain whose y the terms of `NUMBER_STATISTICS` are of, which
+            come after all others; None: of none.
+    """
+    size = size_column(weighted)
+    terms, sums = [], []
+    for place in range(len(chains)):
+        value = exp.column(f"value{place}")
+        centered = exp.Sub(
+            this=exp.Mul(this=value, expression=number_parameter(f"shrink{place}")),
+            expression=number_parameter(f"center{place}"),
+        )
+        y = exp.Mul(this=exp.Paren(this=centered), expression=number_parameter(f"stretch{place}"))
+        terms.append(named(y, f"y{place}"))
+        deviation = exp.column(f"y{place}")
+        sums.append(named(sum_over(deviation, size), f"sum{place}"))
+        sums.append(named(sum_over(deviation * deviation, size), f"squares{place}"))
+    if summarized is not None:
+        deviation = exp.column(f"y{summarized}")
+        sums += [
+            named(sum_over(term(deviation), size), f"{one.name}{number}")
+            for one in NUMBER_STATISTICS
+            for number, term in enumerate(one.terms)
+        ]
+    rows = exp.select(*terms, exp.column(size)).from_(finite_values(chains, weighted=weighted))
+    return Query(
+        exp.select(*sums).from_(rows.subquery("terms")),
+        add_powers(chains, summarized) if has_small_answer(chains, weighted=weighted) else None,
+    )
+
+
+def add_values(chains: Sequence[Chain]) -> Answer:
+    """As `mean_query`."""
+
+    def answer(counts: SmallCounts, parameters: Parameters) -> Rows:
+        return [
+            tuple(
+                sum_small(values * float(parameters[f"shrink{place}"]), counts.num_rows)
+                for place, values in enumerate(values_after_chains(counts, chains, parameters))
+            )
+        ]
+
+    return answer
+
+
+def add_powers(chains: Sequence[Chain], summarized: int | None) -> Answer:
+    """As `central_query`."""
+
+    def answer(counts: SmallCounts, parameters: Parameters) -> Rows:
+        row, terms = [], []
+        for place, values in enumerate(values_after_chains(counts, chains, parameters)):
+            shrink, center, stretch = (
+                float(parameters[f"{name}{place}"]) for name in ("shrink", "center", "stretch")
+            )
+            y = (values * shrink - center) * stretch
+            row += [sum_small(one, counts.num_rows) for one in (y, y * y)]
+            if place == summarized:
+                terms = [term(y) for one in NUMBER_STATISTICS for term in one.terms]
+        return [(*row, *(sum_small(term, counts.num_rows) for term in terms))]
+
+    return answer
+
+
+class MeasuredMoments(NamedTuple):
+    """What is found about a column and its chains.
+
+    Attributes:
+        by_key: Moments by expression key.
+        summary: Summary statistics of a number column, by name.
+        counts: The row of `counts_query`, which comes with the first ranges of a number column;
+            None if it has not been asked for.
+    """
+
+    by_key: dict[str, Moments]
+    summary: dict[str, float | int]
+    counts: Sequence[Any] | None
+
+
+def measure_moments(rows_of: RowsOf, plan: ColumnPlan, *, weighted: bool) -> MeasuredMoments:
+    """The moments after all chains of the plan."""
+    moments: dict[str, Moments] = {}
+    summary: dict[str, float | int] = {}
+    counts: Sequence[Any] | None = None
+    pending = list(plan.moments)
+
+    def parameters_of(chains: Sequence[Chain]) -> dict[str, float]:
+        return chain_parameters(plan.column, chains, moments)
+
+    while pending:
+        # Shorter chains come first, so that the moments a longer one needs are known: all that can
+        # be measured by now are, in the same queries.
+        start = _text_start(pending[0])
+        chains = tuple(
+            chain
+            for chain in pending
+            if _text_start(chain) == start
+            and (chain is pending[0] or is_measurable(plan.column, chain, moments))
+        )
+        row: Sequence[Any]
+        if counts is None and plan.value_type is ColumnType.NUMBER:
+            query = counts_query(ColumnType.NUMBER, chains, weighted=weighted)
+            (row,) = rows_of(query, parameters_of(chains))
+            counts, row = row[:NUM_COUNTS], row[NUM_COUNTS:]
+        else:
+            (row,) = rows_of(range_query(chains, weighted=weighted), parameters_of(chains))
+        ranges = dict(zip(chains, read_ranges(row, len(chains)), strict=True))
+        found = collect_moments(
+            rows_of, ranges, parameters_of, summarized=() if plan.profile else None
+        )
+        summary |= found.summary
+        for chain, one in found.by_chain.items():
+            moments[expression_key(plan.column, chain)] = one
+        pending = [chain for chain in pending if chain not in ranges]
+    return MeasuredMoments(moments, summary, counts)
+
+
+def _text_start(chain: Chain) -> Chain:
+    """The step that makes a number of a text, if the chain begins with one."""
+    return chain[:1] if chain and chain[0].kind.takes_text else ()
 
 
 def collect_moments(

@@ -10,19 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.analysis.comparison import compare_column
 from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
-from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
+from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.part_counts import PartCounts, read_samples
 from ctr_pipeline.analysis.small_counts import MOST_VALUES, SmallCounts, add_up
-from ctr_pipeline.analysis.sql import (
-    OTHER_COUNTS,
-    PART_COUNTS,
-    Query,
-    drop_query,
-    value_counts_query,
-)
+from ctr_pipeline.analysis.sql import OTHER_COUNTS, PART_COUNTS, Query
 from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.value_counts import drop_query, value_counts_query
 from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
 from ctr_pipeline.statistics import ColumnDrift
 

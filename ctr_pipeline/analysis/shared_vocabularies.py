@@ -9,14 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ctr_pipeline.analysis.engine import DuckDbEngine
-from ctr_pipeline.analysis.sql import (
-    PART_COUNTS,
-    drop_query,
-    frequent_values_query,
-    kept_values_query,
-    value_counts_query,
-)
+from ctr_pipeline.analysis.sql import PART_COUNTS
 from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
+from ctr_pipeline.analysis.top_values import frequent_values_query, kept_values_query
+from ctr_pipeline.analysis.value_counts import drop_query, value_counts_query
 from ctr_pipeline.analysis.value_files import read_counts, vocabulary_files, write_new_values
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, VocabularyStatistics

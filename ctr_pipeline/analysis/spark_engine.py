@@ -14,8 +14,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.analysis.column_threads import map_columns
+from ctr_pipeline.analysis.comparison import compare_column
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
-from ctr_pipeline.analysis.measure import MeasuredColumn, compare_column
+from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.spark_connection import SparkConnection
 from ctr_pipeline.analysis.spark_rows import find_views
 from ctr_pipeline.analysis.sql import OTHER_COUNTS, TABLE, Query

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from ctr_pipeline.analysis.engine import DuckDbEngine
 from ctr_pipeline.analysis.measure import measure_column
 from ctr_pipeline.analysis.part_counts import PartCounts
-from ctr_pipeline.analysis.sql import PART_COUNTS, drop_query, value_counts_query
+from ctr_pipeline.analysis.sql import PART_COUNTS
 from ctr_pipeline.analysis.statistics_plan import (
     BoundaryPlan,
     Chain,
@@ -23,6 +23,7 @@ from ctr_pipeline.analysis.statistics_plan import (
     StatisticsPlan,
     TextNumbersPlan,
 )
+from ctr_pipeline.analysis.value_counts import drop_query, value_counts_query
 from ctr_pipeline.dataset.parts import count_values, read_batches
 from ctr_pipeline.features import expression_key
 from ctr_pipeline.specs.columns import ColumnType

@@ -12,7 +12,7 @@ from interval_oracle import interval_cuts, inverted_cdf
 
 from ctr_pipeline.analysis import part_engine
 from ctr_pipeline.analysis.engine import DuckDbSession
-from ctr_pipeline.analysis.measure import number_text
+from ctr_pipeline.analysis.top_values import number_text
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.bucketize import Bucketize

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis import plan_statistics
+from ctr_pipeline.analysis.comparison import other_intervals_query, other_values_query
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
+from ctr_pipeline.analysis.groups import bins_query, group_sizes_query
+from ctr_pipeline.analysis.moments import central_query, mean_query
+from ctr_pipeline.analysis.quantiles import largest_counts_query, quantile_query
+from ctr_pipeline.analysis.ranges import counts_query, range_query
 from ctr_pipeline.analysis.spark_connection import FIXED_SETTINGS, render, settings_of
 from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
 from ctr_pipeline.analysis.spark_rows import (
@@ -27,23 +32,10 @@ from ctr_pipeline.analysis.spark_rows import (
     plan_tables,
     require_readable,
 )
-from ctr_pipeline.analysis.sql import (
-    OTHER_COUNTS,
-    TABLE,
-    bins_query,
-    central_query,
-    frequent_values_query,
-    group_sizes_query,
-    largest_counts_query,
-    mean_query,
-    other_intervals_query,
-    other_values_query,
-    quantile_query,
-    range_query,
-    summary_query,
-    weights_query,
-)
+from ctr_pipeline.analysis.sql import OTHER_COUNTS, TABLE
 from ctr_pipeline.analysis.table_sql import TrainingTable, label_counts, value_counts
+from ctr_pipeline.analysis.top_values import frequent_values_query
+from ctr_pipeline.analysis.value_counts import weights_query
 from ctr_pipeline.config.models import SPARK_FIXED, AnalysisConfig, DataConfig, SplitConfig
 from ctr_pipeline.dataset.formats.text.records import Dialect
 from ctr_pipeline.dataset.inspection import inspect_source
@@ -62,7 +54,7 @@ from ctr_pipeline.transforms.target_encode import TargetEncode
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
 ENCODED = ((CountEncode(),), (CountEncode(), Log()))
 QUERIES = [
-    *(summary_query(kind) for kind in ColumnType),
+    *(counts_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
     *(bins_query(*edges) for edges in ((0, 0), (20, 19))),
     other_intervals_query(3),
@@ -81,7 +73,7 @@ QUERIES = [
     frequent_values_query(ColumnType.TEXT, 1, None, weighted=True),
     weights_query(),
     *(
-        summary_query(ColumnType.NUMBER, ((), CHAIN), weighted=weighted)
+        counts_query(ColumnType.NUMBER, ((), CHAIN), weighted=weighted)
         for weighted in (False, True)
     ),
     *(quantile_query(chain, 2) for chain in ((), CHAIN, *ENCODED)),

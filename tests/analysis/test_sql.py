@@ -3,22 +3,14 @@
 import pytest
 import sqlglot
 
-from ctr_pipeline.analysis.sql import (
-    Query,
-    bins_query,
-    central_query,
-    drop_query,
-    frequent_values_query,
-    group_sizes_query,
-    largest_counts_query,
-    mean_query,
-    other_intervals_query,
-    other_values_query,
-    quantile_query,
-    range_query,
-    summary_query,
-    value_counts_query,
-)
+from ctr_pipeline.analysis.comparison import other_intervals_query, other_values_query
+from ctr_pipeline.analysis.groups import bins_query, group_sizes_query
+from ctr_pipeline.analysis.moments import central_query, mean_query
+from ctr_pipeline.analysis.quantiles import largest_counts_query, quantile_query
+from ctr_pipeline.analysis.ranges import counts_query, range_query
+from ctr_pipeline.analysis.sql import Query
+from ctr_pipeline.analysis.top_values import frequent_values_query
+from ctr_pipeline.analysis.value_counts import drop_query, value_counts_query
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.clip import Clip
 from ctr_pipeline.transforms.count_encode import CountEncode
@@ -58,7 +50,7 @@ def test_value_counts_add_up_what_the_parts_say_of_a_column(column_type: ColumnT
 
 
 def test_summary():
-    assert summary_query(ColumnType.TEXT).render() == (
+    assert counts_query(ColumnType.TEXT).render() == (
         "SELECT CAST(COALESCE(SUM(CASE WHEN value IS NULL THEN num_rows ELSE 0 END), 0) AS BIGINT) "
         "AS num_missing, "
         "CAST(COALESCE(SUM(CASE WHEN value IS NULL THEN num_clicks ELSE 0 END), 0) AS BIGINT) "
@@ -76,9 +68,9 @@ def test_range():
 
 
 def test_the_summary_of_numbers_gives_ranges_in_the_same_scan():
-    summary = summary_query(ColumnType.NUMBER).render()
+    summary = counts_query(ColumnType.NUMBER).render()
     assert summary.endswith(f"AS num_distinct FROM {CLEANED}")
-    both = summary_query(ColumnType.NUMBER, ((),)).render()
+    both = counts_query(ColumnType.NUMBER, ((),)).render()
     assert both == summary.removesuffix(f" FROM {CLEANED}") + f", {FINITE_RANGE} FROM {FINITE}"
 
 
@@ -139,10 +131,10 @@ def test_frequent_values():
 ALL_QUERIES = [
     drop_query(),
     *(value_counts_query(kind) for kind in ColumnType),
-    *(summary_query(kind) for kind in ColumnType),
+    *(counts_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
     *(bins_query(*edges) for edges in ((0, 0), (1, 1), (20, 19))),
-    summary_query(ColumnType.NUMBER, ((), CHAIN)),
+    counts_query(ColumnType.NUMBER, ((), CHAIN)),
     group_sizes_query(),
     *(
         build(chains)

@@ -4,18 +4,12 @@ import maxcompute_grammar
 import pytest
 from sqlglot import exp
 
-from ctr_pipeline.analysis.sql import (
-    TABLE,
-    bins_query,
-    central_query,
-    frequent_values_query,
-    group_sizes_query,
-    largest_counts_query,
-    mean_query,
-    quantile_query,
-    range_query,
-    summary_query,
-)
+from ctr_pipeline.analysis.groups import bins_query, group_sizes_query
+from ctr_pipeline.analysis.moments import central_query, mean_query
+from ctr_pipeline.analysis.quantiles import largest_counts_query, quantile_query
+from ctr_pipeline.analysis.ranges import counts_query, range_query
+from ctr_pipeline.analysis.sql import TABLE
+from ctr_pipeline.analysis.top_values import frequent_values_query
 from ctr_pipeline.dataset.formats.maxcompute.dialect import (
     SETTINGS,
     create_table_as,
@@ -34,7 +28,7 @@ from ctr_pipeline.transforms.target_encode import TargetEncode
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
 ENCODED = ((CountEncode(),), (CountEncode(), Log()))
 QUERIES = [
-    *(summary_query(kind) for kind in ColumnType),
+    *(counts_query(kind) for kind in ColumnType),
     *(frequent_values_query(kind, 2, size) for kind in ColumnType for size in (None, 5)),
     *(bins_query(*edges) for edges in ((0, 0), (1, 1), (20, 19))),
     group_sizes_query(),
@@ -43,7 +37,7 @@ QUERIES = [
         for build in (range_query, mean_query, central_query)
         for chains in (((),), ((), CHAIN), ENCODED, ((TargetEncode(), Standardize()),))
     ),
-    summary_query(ColumnType.NUMBER, ((), CHAIN)),
+    counts_query(ColumnType.NUMBER, ((), CHAIN)),
     *(quantile_query(chain, 2) for chain in ((), CHAIN, *ENCODED)),
     *(largest_counts_query(chain, 30) for chain in ((), CHAIN, *ENCODED)),
 ]
