@@ -439,9 +439,11 @@ class Statistics(_Frozen):
     def shown(self) -> "Statistics":
         """The same for a terminal or a program: of sensitive columns counts and rates alone."""
         columns = dict(self.columns)
-        nothing: dict[str, Any] = {"quantiles": {}, "histogram": (), "moments": None, "summary": {}}
+        nothing: dict[str, Any] = {"quantiles": {}, "histogram": (), "moments": None}
         for name in self.sensitive:
-            columns[name] = columns[name].model_copy(update=nothing)
+            summary = columns[name].summary.items()
+            counts = {key: value for key, value in summary if isinstance(value, int)}
+            columns[name] = columns[name].model_copy(update=nothing | {"summary": counts})
         return self.model_copy(
             update={
                 "columns": columns,

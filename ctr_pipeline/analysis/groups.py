@@ -37,6 +37,10 @@ from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import HistogramBin, LabelInformation, Moments
 from ctr_pipeline.summary_statistics.registry import TEXT_STATISTICS
 
+MAX_BINS = 20
+HEAVY_SKEW = 2.0
+"""Beyond this skew, equal widths would put nearly all rows into one bin."""
+
 
 @dataclass(frozen=True)
 class ColumnGroups:
@@ -223,13 +227,6 @@ def count_bins(num_cuts: int, num_inner_edges: int) -> Answer:
         )
 
     return answer
-
-
-MAX_BINS = 20
-
-
-HEAVY_SKEW = 2.0
-"""Beyond this skew, equal widths would put nearly all rows into one bin."""
 
 
 def plan_edges(

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from ctr_pipeline.dataset.parts import ValueCounts
+from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.durable import os_errors_explained
 
 
@@ -40,7 +40,7 @@ class PartCounts:
             file.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
 
-    def add(self, column: str, part: int, counts: ValueCounts) -> None:
+    def add(self, column: str, part: int, counts: ColumnCounts) -> None:
         """Keeps what one part says of a column.
 
         Args:

@@ -28,11 +28,7 @@ from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import Moments
 
 PROFILE_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
 PROFILE_PARTS = 20
-
-
 _NONE_HEAVY = 2**63 - 1
 """No value has so many rows."""
 

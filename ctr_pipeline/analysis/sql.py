@@ -15,18 +15,11 @@ from ctr_pipeline.analysis.small_counts import Answer
 from ctr_pipeline.analysis.statistics_plan import Chain
 
 PART_COUNTS = "part_counts"
-
-
 OTHER_COUNTS = "other_counts"
-
-
 TABLE = "value_counts"
-
-
 COUNTS = ("num_rows", "num_clicks")
-
-
 WEIGHTS = ("weight", "click_weight")
+"""Columns of value counts: always, and where rows have weights."""
 
 
 Chains = tuple[Chain, ...]

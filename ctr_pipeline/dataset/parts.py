@@ -42,7 +42,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class ValueCounts:
+class ColumnCounts:
     """What one part says of one column.
 
     Attributes:
@@ -270,7 +270,7 @@ def count_values(
     column: str,
     is_click: NDArray[np.bool_],
     weights: NDArray[np.float64] | None = None,
-) -> ValueCounts:
+) -> ColumnCounts:
     """The distinct values of a column with their rows and clicks.
 
     Args:
@@ -284,9 +284,9 @@ def count_values(
         np.asarray(encoded.indices), is_click, len(encoded.dictionary)
     )
     if weights is None:
-        return ValueCounts(encoded.dictionary, num_rows, num_clicks)
+        return ColumnCounts(encoded.dictionary, num_rows, num_clicks)
     weighed = sum_indices(np.asarray(encoded.indices), is_click, weights, len(encoded.dictionary))
-    return ValueCounts(encoded.dictionary, num_rows, num_clicks, *weighed)
+    return ColumnCounts(encoded.dictionary, num_rows, num_clicks, *weighed)
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
