@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from ctr_pipeline.dataset.bad_rows import BadRows
+from ctr_pipeline.dataset.ingested import SplitRows
 from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
@@ -21,19 +22,6 @@ from ctr_pipeline.training.profile import TrainingProfile
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SplitSummary(_Frozen):
-    """One split: its name (`train`, `valid`, `test`), rows and click rate.
-
-    First and last time are given for rows that are split by time.
-    """
-
-    name: str
-    num_rows: int
-    label_rate: float | None = None
-    first_time: str | None = None
-    last_time: str | None = None
 
 
 @dataclass(frozen=True)
@@ -204,7 +192,7 @@ class ReportData(_Frozen):
     config_yaml: str
     test: EvaluationResult | None = None
     valid: EvaluationResult | None = None
-    splits: tuple[SplitSummary, ...] = ()
+    splits: dict[str, SplitRows] = {}
     history: tuple[EpochRecord, ...] = ()
     learning_rate: float | None = None
     best_step: int | None = None

@@ -166,7 +166,7 @@ def _on_data(data: ReportData) -> list[Finding]:
     num_bad = data.bad_rows.total
     if num_bad:
         found.append(Finding("note", f"{count_text(num_bad)} bad rows were left out."))
-    rates = {split.name: split.label_rate for split in data.splits}
+    rates = {name: split.label_rate for name, split in data.splits.items()}
     train, test = rates.get("train"), rates.get("test")
     if train and test and abs(test / train - 1) > _DRIFT:
         found.append(

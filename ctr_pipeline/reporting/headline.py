@@ -58,8 +58,8 @@ def summary_sentence(data: ReportData) -> str:
     """What the run achieved, in words."""
     name, result = held_out(data)
     title = model_title(data)
-    train = next((split.num_rows for split in data.splits if split.name == "train"), None)
-    num_rows = data.num_refit_rows or train
+    train = data.splits.get("train")
+    num_rows = data.num_refit_rows or (train.num_rows if train is not None else None)
     learned = f"{title} learned from {count_text(num_rows)} rows" if num_rows else title
     if result is None and not data.is_finished:
         return f"{title}, which is not finished: nothing has measured it yet."
@@ -135,7 +135,7 @@ def _metric_cards(data: ReportData) -> list[Card]:
 def _size_cards(data: ReportData) -> list[Card]:
     cards = []
     if data.splits:
-        total = sum(split.num_rows for split in data.splits)
+        total = sum(split.num_rows for split in data.splits.values())
         cards.append(Card("Rows", short_count(total), f"{len(data.plan)} features"))
     if data.timings:
         seconds = sum(timing.seconds for timing in data.timings)

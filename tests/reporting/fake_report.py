@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from ctr_pipeline.dataset.bad_rows import BadRow, BadRows
+from ctr_pipeline.dataset.ingested import SplitRows
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
 from ctr_pipeline.reporting.data import (
@@ -14,7 +15,6 @@ from ctr_pipeline.reporting.data import (
     PlanRow,
     Recovery,
     ReportData,
-    SplitSummary,
     StageTiming,
 )
 from ctr_pipeline.specs.columns import ColumnType
@@ -313,11 +313,13 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
         "config_yaml": CONFIG,
         "test": evaluation(1),
         "valid": evaluation(2, noise=0.8),
-        "splits": (
-            SplitSummary(name="train", num_rows=NUM_ROWS, label_rate=LABEL_RATE),
-            SplitSummary(name="valid", num_rows=20_000, label_rate=0.2512),
-            SplitSummary(name="test", num_rows=20_000, label_rate=0.2533),
-        ),
+        "splits": {
+            "train": SplitRows(
+                files=(), num_rows=NUM_ROWS, num_positive=round(NUM_ROWS * LABEL_RATE)
+            ),
+            "valid": SplitRows(files=(), num_rows=20_000, num_positive=5_024),
+            "test": SplitRows(files=(), num_rows=20_000, num_positive=5_066),
+        },
         "history": history(),
         "learning_rate": 0.001,
         "best_step": 468,

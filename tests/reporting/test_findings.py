@@ -1,9 +1,10 @@
 import pytest
 from fake_report import JOB, evaluation, lifelike_report, parity_proof
 
+from ctr_pipeline.dataset.ingested import SplitRows
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
-from ctr_pipeline.reporting.data import LeftOutColumn, PlanRow, SplitSummary
+from ctr_pipeline.reporting.data import LeftOutColumn, PlanRow
 from ctr_pipeline.reporting.findings import decide_findings
 from ctr_pipeline.specs.columns import ColumnType
 
@@ -42,10 +43,10 @@ def changed(**fields):
         ),
         (
             {
-                "splits": (
-                    SplitSummary(name="train", num_rows=9, label_rate=0.2),
-                    SplitSummary(name="test", num_rows=9, label_rate=0.3),
-                )
+                "splits": {
+                    "train": SplitRows(files=(), num_rows=10, num_positive=2),
+                    "test": SplitRows(files=(), num_rows=10, num_positive=3),
+                }
             },
             "look: The click rate drifts: 20.0 % in training, 30.0 % in the test rows",
         ),

@@ -320,7 +320,7 @@ def test_a_report_with_nothing_optional_still_renders():
     data = lifelike_report(
         test=None,
         valid=None,
-        splits=(),
+        splits={},
         history=(),
         best_step=None,
         statistics=None,

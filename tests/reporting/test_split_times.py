@@ -2,18 +2,19 @@
 
 from fake_report import lifelike_report
 
+from ctr_pipeline.dataset.ingested import TimeRange
 from ctr_pipeline.reporting.render import render_report
 
 
 def test_rows_divided_by_time_show_their_times():
-    borders = {"train": ("day 1", "day 8"), "valid": ("day 9", "day 9"), "test": ("day 10", None)}
+    borders = {"train": ("day 1", "day 8"), "valid": ("day 9", "day 9"), "test": ("day 10", "")}
     data = lifelike_report()
-    splits = tuple(
-        split.model_copy(
-            update={"first_time": borders[split.name][0], "last_time": borders[split.name][1]}
+    splits = {
+        name: split.model_copy(
+            update={"times": TimeRange(first=borders[name][0], last=borders[name][1])}
         )
-        for split in data.splits
-    )
+        for name, split in data.splits.items()
+    }
     html = render_report(lifelike_report(splits=splits))
     assert "<th>From</th><th>To</th>" in html
     for text in ("day 1", "day 8", "day 9", "day 10"):

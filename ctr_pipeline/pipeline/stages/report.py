@@ -21,7 +21,6 @@ from ctr_pipeline.pipeline.stages.plan_view import describe_plan
 from ctr_pipeline.pipeline.stages.report_facts import (
     save_facts,
     session_notes,
-    shown_splits,
 )
 from ctr_pipeline.pipeline.stages.vocabulary_extension import num_new_values
 from ctr_pipeline.pipeline.timing import start_up_sentence
@@ -61,7 +60,7 @@ def run_report(
             config_yaml=run.config.read_text(encoding="utf-8"),
             test=results.get("test"),
             valid=results.get("valid"),
-            splits=shown_splits(analysis.ingested),
+            splits=analysis.ingested.splits,
             history=tuple(model.state.history),
             learning_rate=config.train.optimizer.learning_rate,
             best_step=model.state.best_step,

@@ -12,7 +12,7 @@ from ctr_pipeline import durable
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.bad_rows import BadRows
-from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
+from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, load_sessions, total_seconds
@@ -84,7 +84,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
         created=datetime.now(UTC),
         run_folder=str(run.path),
         config_yaml=run.config.read_text(encoding="utf-8"),
-        splits=() if ingested is None else shown_splits(ingested),
+        splits={} if ingested is None else ingested.splits,
         history=tuple(load_history(trained[0].history)) if trained else (),
         learning_rate=config.train.optimizer.learning_rate,
         statistics=statistics,
@@ -119,20 +119,6 @@ def _load_plan(
         return ()
     features, plan = load_features(run.features), load_plan(run.preprocessing)
     return describe_plan(config, features, plan, statistics)
-
-
-def shown_splits(ingested: IngestedRows) -> tuple[page.SplitSummary, ...]:
-    """The splits as pages show them."""
-    return tuple(
-        page.SplitSummary(
-            name=name,
-            num_rows=split.num_rows,
-            label_rate=split.label_rate,
-            first_time=split.times.first if split.times is not None else None,
-            last_time=split.times.last if split.times is not None else None,
-        )
-        for name, split in ingested.splits.items()
-    )
 
 
 def session_notes(sessions: Sequence[RunSession]) -> tuple[str, ...]:

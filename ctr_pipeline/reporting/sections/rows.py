@@ -15,17 +15,18 @@ def section(data: ReportData) -> PageSection:
     return PageSection("rows", "Rows", "rows.html.j2", values)
 
 
-def _split_bars(data: ReportData) -> list[tuple[str, int, float | None, float]]:
+def _split_bars(data: ReportData) -> list[tuple[str, int, float, float]]:
     """Name, rows, click rate and share of all rows."""
-    total = sum(split.num_rows for split in data.splits) or 1
+    total = sum(split.num_rows for split in data.splits.values())
     return [
-        (split.name, split.num_rows, split.label_rate, split.num_rows / total)
-        for split in data.splits
+        (name, split.num_rows, split.label_rate, split.num_rows / total)
+        for name, split in data.splits.items()
     ]
 
 
 def _times_of_splits(data: ReportData) -> dict[str, tuple[str, str]]:
     """First and last time by split; empty unless rows are divided by time."""
-    if not any(split.first_time for split in data.splits):
+    times = {name: split.times for name, split in data.splits.items()}
+    if not any(times.values()):
         return {}
-    return {split.name: (split.first_time or "", split.last_time or "") for split in data.splits}
+    return {name: (one.first, one.last) if one else ("", "") for name, one in times.items()}
