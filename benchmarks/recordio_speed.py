@@ -94,6 +94,27 @@ def parse(path: Path, data: DataConfig) -> tuple[Callable[[], None], ReadingPlan
     return read, plan
 
 
+def read_by_protobuf(path: Path) -> None:
+    """The values of every Example as Arrow arrays, read by the library protobuf."""
+    # TensorFlow, which has the message, is loaded for this alone.
+    from tensorflow.core.example.example_pb2 import Example
+
+    names = ("label", *NUMBERS, *CATEGORIES)
+    example = Example()
+    with RecordIOReader(path) as reader:
+        for records, _ in reader.chunks():
+            columns: dict[str, list[object]] = {name: [None] * len(records) for name in names}
+            for number, record in enumerate(records):
+                example.ParseFromString(bytes(record))
+                features = example.features.feature
+                for name, values in columns.items():
+                    kind = features[name].WhichOneof("kind") if name in features else None
+                    if kind is not None and len(found := getattr(features[name], kind).value):
+                        values[number] = found[-1]
+            for values in columns.values():
+                pa.array(values)
+
+
 def measure(call: Callable[[], object], repeats: int) -> list[float]:
     """Seconds of each repeat, after one that is not counted."""
     call()
@@ -127,7 +148,9 @@ def main() -> None:
         ("records, one by one in Python", lines, Compressor.NONE, "each"),
         ("lines to columns", lines, Compressor.NONE, "columns"),
         ("examples to columns", examples, Compressor.NONE, "columns"),
+        ("examples to columns, by protobuf", examples, Compressor.NONE, "protobuf"),
     ]
+    readers = {"records": read_records, "each": each_record, "protobuf": read_by_protobuf}
     rows, results = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for name, records, compressor, kind in cases:
@@ -142,7 +165,7 @@ def main() -> None:
                 data = DataConfig(train=str(path), columns=columns if is_line else None)
                 call, _ = parse(path, data)
             else:
-                reader = read_records if kind == "records" else each_record
+                reader = readers[kind]
 
                 def call(reader: Callable[[Path], None] = reader, path: Path = path) -> None:
                     reader(path)

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.machine import (
     affinity_cores,
     cgroup_memory_limit,
@@ -26,6 +26,9 @@ from ctr_pipeline.machine import (
     processor_flags,
 )
 from ctr_pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from ctr_pipeline.dataset.source import ServiceAccess
 
 PACKAGES = ("tensorflow", "keras", "numba", "numpy", "pyarrow", "duckdb", "pydantic", "pandas")
 MIN_MEMORY_BYTES = 2_000_000_000
@@ -69,8 +72,7 @@ def check_machine(progress: Progress) -> list[Check]:
         judge_folder("temporary", Path(tempfile.gettempdir())),
         judge_processor(processor_flags()),
     ]
-    with progress.task("MaxCompute", total=None):
-        checks.append(_probe_maxcompute())
+    checks += _probe_services(progress)
     with progress.task("Numba", total=None):
         checks.append(_probe_numba())
     with progress.task("TensorFlow", total=None):
@@ -125,22 +127,16 @@ def judge_disk(folder: Path, free: int) -> Check:
     return Check("disk", Verdict.WORKS, found)
 
 
-def judge_maxcompute(is_set_up: bool, missing: Sequence[str], failure: str | None) -> Check:
-    """MaxCompute need not be set up; if it is, its service must answer.
-
-    Args:
-        is_set_up: Whether any of its environment variables is set.
-        missing: Variables that are not set.
-        failure: Why the service could not be used; None if it answered.
-    """
-    if not is_set_up:
-        return Check("MaxCompute", Verdict.WORKS, "not set up; needed for odps:// tables only")
-    if missing:
-        found = f"missing: {', '.join(missing)}"
-        return Check("MaxCompute", Verdict.FAILS, found, "Set them in the environment")
-    if failure is not None:
-        return Check("MaxCompute", Verdict.FAILS, failure, "Check the variables ODPS_*")
-    return Check("MaxCompute", Verdict.WORKS, "the service answers and takes the credentials")
+def judge_service(name: str, access: "ServiceAccess") -> Check:
+    """A service that holds rows need not be set up; if it is, it must answer."""
+    if not access.is_set_up:
+        return Check(name, Verdict.WORKS, "not set up; needed for its tables only")
+    if access.missing:
+        found = f"missing: {', '.join(access.missing)}"
+        return Check(name, Verdict.FAILS, found, "Set them in the environment")
+    if access.failure is not None:
+        return Check(name, Verdict.FAILS, access.failure, "Check its variables in the environment")
+    return Check(name, Verdict.WORKS, "the service answers and takes the credentials")
 
 
 def judge_folder(name: str, folder: Path) -> Check:
@@ -176,16 +172,16 @@ def _probe_packages() -> dict[str, str | None]:
     return versions
 
 
-def _probe_maxcompute() -> Check:
-    from ctr_pipeline.dataset.formats.maxcompute.client import connect, is_set_up, missing_variables
+def _probe_services(progress: Progress) -> list[Check]:
+    from ctr_pipeline.dataset.formats import FORMATS
 
-    missing, failure = missing_variables(), None
-    if is_set_up() and not missing:
-        try:
-            connect().ping()
-        except CtrPipelineError as error:
-            failure = str(error)
-    return judge_maxcompute(is_set_up(), missing, failure)
+    checks = []
+    for format in filter(lambda format: format.is_remote, FORMATS):
+        with progress.task(format.name, total=None):
+            access = format.find_access()
+        if access is not None:
+            checks.append(judge_service(format.name, access))
+    return checks
 
 
 def _probe_memory() -> int:

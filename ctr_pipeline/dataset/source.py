@@ -156,6 +156,21 @@ class OneFile:
         return state_of(self.path)
 
 
+@dataclass(frozen=True)
+class ServiceAccess:
+    """Whether a service that holds rows can be used from this machine.
+
+    Attributes:
+        is_set_up: Whether anything is there for it, such as a variable of the environment.
+        missing: Variables of the environment that it still needs.
+        failure: Why it cannot be used; None if it answers, or is not asked.
+    """
+
+    is_set_up: bool
+    missing: tuple[str, ...] = ()
+    failure: str | None = None
+
+
 class SourceFormat(ABC):
     """How sources of one format are recognised, inspected and read.
 
@@ -200,6 +215,10 @@ class SourceFormat(ABC):
     def local_files(self, place: Place) -> tuple[Path, ...]:
         """The files on this machine that a table of `find` is kept in."""
         return ()
+
+    def find_access(self) -> ServiceAccess | None:
+        """Asks the service that holds the rows whether it can be used; None if there is none."""
+        return None
 
     def begins(self, first_bytes: bytes, file: DataFile) -> bool:
         """Whether a file has this format, by its first bytes.

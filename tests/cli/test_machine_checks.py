@@ -17,6 +17,8 @@ from ctr_pipeline.cli.machine_checks import (
 )
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.formats.maxcompute import client
+from ctr_pipeline.dataset.source import ServiceAccess
+from ctr_pipeline.progress import SilentProgress
 
 
 @pytest.mark.parametrize(
@@ -88,14 +90,14 @@ def test_probe_tells_what_went_wrong(program, message):
 @pytest.mark.parametrize(
     ("is_set_up", "missing", "failure", "verdict", "says"),
     [
-        (False, ["ODPS_PROJECT"], None, Verdict.WORKS, "not set up"),
-        (True, ["ODPS_ENDPOINT"], None, Verdict.FAILS, "missing: ODPS_ENDPOINT"),
-        (True, [], "refuses the credentials", Verdict.FAILS, "refuses the credentials"),
-        (True, [], None, Verdict.WORKS, "the service answers"),
+        (False, ("ODPS_PROJECT",), None, Verdict.WORKS, "not set up"),
+        (True, ("ODPS_ENDPOINT",), None, Verdict.FAILS, "missing: ODPS_ENDPOINT"),
+        (True, (), "refuses the credentials", Verdict.FAILS, "refuses the credentials"),
+        (True, (), None, Verdict.WORKS, "the service answers"),
     ],
 )
 def test_maxcompute_is_needed_only_where_it_is_set_up(is_set_up, missing, failure, verdict, says):
-    check = machine_checks.judge_maxcompute(is_set_up, missing, failure)
+    check = machine_checks.judge_service("MaxCompute", ServiceAccess(is_set_up, missing, failure))
     assert check.verdict is verdict
     assert says in check.found
 
@@ -108,6 +110,6 @@ def test_doctor_asks_the_service(monkeypatch, key, verdict):
             monkeypatch.setenv(name, value)
         if key is not None:
             monkeypatch.setenv("ODPS_ACCESS_KEY", key)
-        check = machine_checks._probe_maxcompute()
+        (check,) = machine_checks._probe_services(SilentProgress())
     assert check.verdict is verdict
     assert ACCESS_KEY not in check.found

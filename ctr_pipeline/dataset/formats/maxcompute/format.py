@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.maxcompute.table import TableAddress, is_address, parse_address
-from ctr_pipeline.dataset.source import HEAD_ROWS, Place, Source, SourceFormat
+from ctr_pipeline.dataset.source import HEAD_ROWS, Place, ServiceAccess, Source, SourceFormat
 from ctr_pipeline.dataset.typed_source import read_typed_tables, refuse_columns, typed_source
+from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.progress import Progress
 
 
@@ -25,6 +26,23 @@ class MaxComputeFormat(SourceFormat):
     def find(self, address: str, key: str) -> TableAddress:
         """As `SourceFormat.find`; the service is not asked."""
         return parse_address(address, key)
+
+    def find_access(self) -> ServiceAccess:
+        """As `SourceFormat.find_access`."""
+        from ctr_pipeline.dataset.formats.maxcompute.client import (
+            connect,
+            is_set_up,
+            missing_variables,
+        )
+
+        missing = missing_variables()
+        if missing or not is_set_up():
+            return ServiceAccess(is_set_up(), tuple(missing))
+        try:
+            connect().ping()
+        except CtrPipelineError as error:
+            return ServiceAccess(True, failure=str(error))
+        return ServiceAccess(True)
 
     def inspect(
         self,
