@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.analysis.comparison import compare_column
-from ctr_pipeline.analysis.engine import DuckDbEngine, DuckDbSession
+from ctr_pipeline.analysis.duckdb_engine import DuckDbEngine, DuckDbSession
 from ctr_pipeline.analysis.engine_protocol import LabelCounts, Session
 from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.part_counts import PartCounts, read_samples

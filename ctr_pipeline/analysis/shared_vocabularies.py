@@ -8,7 +8,7 @@ columns, their counts are added up here, in the database's memory limit.
 from collections.abc import Mapping
 from pathlib import Path
 
-from ctr_pipeline.analysis.engine import DuckDbEngine
+from ctr_pipeline.analysis.duckdb_engine import DuckDbEngine
 from ctr_pipeline.analysis.sql import PART_COUNTS
 from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.top_values import frequent_values_query, kept_values_query

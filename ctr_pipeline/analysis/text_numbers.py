@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.analysis.engine import DuckDbEngine
+from ctr_pipeline.analysis.duckdb_engine import DuckDbEngine
 from ctr_pipeline.analysis.measure import measure_column
 from ctr_pipeline.analysis.part_counts import PartCounts
 from ctr_pipeline.analysis.sql import PART_COUNTS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interval_oracle import interval_cuts, inverted_cdf
 
 from ctr_pipeline.analysis import part_engine
-from ctr_pipeline.analysis.engine import DuckDbSession
+from ctr_pipeline.analysis.duckdb_engine import DuckDbSession
 from ctr_pipeline.analysis.top_values import number_text
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.specs.columns import ColumnType

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.analysis import collect_statistics, part_engine, plan_statistics
-from ctr_pipeline.analysis.engine import DuckDbSession
+from ctr_pipeline.analysis.duckdb_engine import DuckDbSession
 from ctr_pipeline.dataset.parts import write_part
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.transforms.bucketize import Bucketize

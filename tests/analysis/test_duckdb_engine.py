@@ -5,7 +5,7 @@ import threading
 import pytest
 from sqlglot import parse_one
 
-from ctr_pipeline.analysis.engine import DuckDbEngine
+from ctr_pipeline.analysis.duckdb_engine import DuckDbEngine
 from ctr_pipeline.analysis.sql import Query
 from ctr_pipeline.errors import StatisticsError
 
