@@ -69,8 +69,8 @@ def make_store(num_rows: int) -> Any:
     from ctr_pipeline.specs.table import TableSpec
 
     segments = (
-        SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
-        SegmentSpec("vector", DIM, OptimizerSpec("adam", 0.001), "sum"),
+        SegmentSpec("linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum"),
+        SegmentSpec("vector", DIM, OptimizerSpec(name="adam", learning_rate=0.001), "sum"),
     )
     return EmbeddingStore([TableSpec("id", num_rows + 1)], segments, seed=0, threads=1)
 

@@ -112,7 +112,7 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
         segments=(),
         counts_file="",
         num_dense=10,
-        dense_optimizer=OptimizerSpec("adam", 1e-3),
+        dense_optimizer=OptimizerSpec(name="adam", learning_rate=1e-3),
         num_partitions=64,
         num_parameter_servers=servers,
         update=UpdateRule("async", 1, 0, scale_by_staleness=False),

@@ -126,7 +126,7 @@ def train_ours(
             ids = np.random.default_rng(table).permutation(rows_per_table)
             for block in np.array_split(ids, max(rows_per_table // 65_536, 1)):
                 store.read_rows((table << ID_BITS) | block, create=True)
-    dense = DenseParameters(compiled.initial_parameters(), config.optimizer.to_spec())
+    dense = DenseParameters(compiled.initial_parameters(), config.optimizer)
     clock = StepClock()
     with EncodedReader(folder / "train") as train_rows, EncodedReader(folder / "valid") as valid:
         trainer = Trainer(

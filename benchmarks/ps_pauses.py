@@ -129,7 +129,13 @@ class Server:
 def measure(num_rows: int, folder: Path) -> dict[str, float]:
     """Longest holds of the lock with so many rows, in milliseconds."""
     segment = SegmentSpec(
-        "vector", WIDTH, OptimizerSpec("adagrad", 0.05), "sum", 0.0, 0, InitializerSpec(scale=0.01)
+        "vector",
+        WIDTH,
+        OptimizerSpec(name="adagrad", learning_rate=0.05),
+        "sum",
+        0.0,
+        0,
+        InitializerSpec(scale=0.01),
     )
     spec = replace(
         job_spec(1, num_rows, 1, batch_size=NUM_KEYS, folder=str(folder)),

@@ -81,7 +81,7 @@ def job_spec(
         segments=SEGMENTS,
         counts_file="",
         num_dense=num_dense,
-        dense_optimizer=OptimizerSpec("adam", 1e-3),
+        dense_optimizer=OptimizerSpec(name="adam", learning_rate=1e-3),
         num_partitions=64,
         num_parameter_servers=num_servers,
         update=UpdateRule("async", 1, 0, scale_by_staleness=False),

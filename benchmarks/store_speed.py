@@ -28,11 +28,13 @@ from ctr_pipeline.specs.table import TableSpec
 _SKEW = 2.8
 
 SEGMENTS = (
-    SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.03), "sum", l2_strength=10.0),
+    SegmentSpec(
+        "linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.03), "sum", l2_strength=10.0
+    ),
     SegmentSpec(
         "vector",
         16,
-        OptimizerSpec("adam", 3e-4),
+        OptimizerSpec(name="adam", learning_rate=3e-4),
         "mean",
         l2_strength=1e5,
         l2_count_power=2,

@@ -15,9 +15,10 @@ from ctr_pipeline.cli.main import app
 from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.config.key_facts import field_at
 from ctr_pipeline.config.loader import config_from_mapping
-from ctr_pipeline.config.models import Config, OptimizerConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.optimizer import OptimizerName
 from tests.paper_snippets import ROOT, blocks, commands, inline_code, papers, text_of
 
 PAPERS = papers()
@@ -252,7 +253,7 @@ def test_the_page_of_models_has_all_models_and_their_keys():
 
 
 def test_the_page_of_training_has_all_optimizers():
-    names = typing.get_args(OptimizerConfig.model_fields["name"].annotation)
+    names = typing.get_args(OptimizerName)
     (listed,) = re.findall(
         r"^Optimizers, [^:]+: (.+?)\.$", text_of("docs/training.md"), re.M | re.S
     )

@@ -23,7 +23,7 @@ from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.launchers import LAUNCHERS
 from ctr_pipeline.specs.model_kinds import MODELS
-from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
+from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.section import IS_PATH, MAY_CHANGE, NO_MODEL, NotSearched, Section
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 from ctr_pipeline.specs.source_formats import SOURCE_FORMATS, is_query
@@ -265,39 +265,6 @@ def _one_transform(item: Any) -> Any:
     return item
 
 
-class OptimizerConfig(Section):
-    """A sparse or dense optimizer with its learning rate."""
-
-    name: OptimizerName = Field(description="Update rule.")
-    learning_rate: float = Field(gt=0, description="Learning rate.")
-    beta_1: float = Field(
-        default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
-    )
-    beta_2: float = Field(
-        default=0.999, ge=0, lt=1, description="Adam, AMSGrad: decay of the second moment."
-    )
-    epsilon: float = Field(
-        default=1e-7,
-        gt=0,
-        description="Adam, AMSGrad, Adagrad, RMSprop: small constant in the denominator.",
-    )
-    initial_accumulator: float = Field(
-        default=0.1,
-        ge=0,
-        description="Adagrad, FTRL: initial value of the accumulator of squared gradients.",
-    )
-    l1: float = Field(default=0.0, ge=0, description="FTRL: L1 strength.")
-    l2: float = Field(default=0.0, ge=0, description="FTRL: L2 strength.")
-    momentum: float = Field(
-        default=0.9, ge=0, lt=1, description="Momentum, Nesterov: decay of the velocity."
-    )
-    rho: float = Field(default=0.9, ge=0, lt=1, description="RMSprop: decay of the mean square.")
-
-    def to_spec(self) -> OptimizerSpec:
-        """As the trainer, the store and the servers take it."""
-        return OptimizerSpec(**self.model_dump())
-
-
 class CountScaledL2(Section):
     """L2 of a row whose id occurs n_b times in the batch and count times in training.
 
@@ -315,7 +282,7 @@ class CountScaledL2(Section):
 class SegmentConfig(Section):
     """How one part of an embedding row (the linear weight, the vector) is trained."""
 
-    optimizer: OptimizerConfig = Field(description="Optimizer of this part.")
+    optimizer: OptimizerSpec = Field(description="Optimizer of this part.")
     reduction: Reduction = Field(
         description="Whether the gradient is summed or averaged over the batch."
     )
@@ -327,7 +294,7 @@ class SegmentConfig(Section):
         return SegmentSpec(
             name=name,
             dim=dim,
-            optimizer=self.optimizer.to_spec(),
+            optimizer=self.optimizer,
             reduction=self.reduction,
             l2_strength=self.l2.strength,
             l2_count_power=self.l2.count_power,
@@ -353,7 +320,7 @@ class L2Override(Section):
 class SegmentOverride(Section):
     """How a feature's linear weights or vectors train, where that differs from train.embeddings."""
 
-    optimizer: OptimizerConfig | None = Field(
+    optimizer: OptimizerSpec | None = Field(
         default=None, description="Optimizer; null: that of train.embeddings."
     )
     reduction: Reduction | None = Field(
@@ -637,7 +604,7 @@ class EmbeddingTraining(RowLifecycle):
 
     linear: SegmentConfig = Field(
         default=SegmentConfig(
-            optimizer=OptimizerConfig(name="adagrad", learning_rate=0.03),
+            optimizer=OptimizerSpec(name="adagrad", learning_rate=0.03),
             reduction="sum",
             l2=CountScaledL2(strength=10.0, count_power=1),
         ),
@@ -645,7 +612,7 @@ class EmbeddingTraining(RowLifecycle):
     )
     vector: SegmentConfig = Field(
         default=SegmentConfig(
-            optimizer=OptimizerConfig(name="adam", learning_rate=3e-4),
+            optimizer=OptimizerSpec(name="adam", learning_rate=3e-4),
             reduction="mean",
             l2=CountScaledL2(strength=1e5, count_power=2),
             initializer=InitializerSpec(name="uniform", scale=0.0173),
@@ -709,8 +676,8 @@ class EarlierRun(Section):
 class TrainConfig(TrainingCourse):
     """Training."""
 
-    optimizer: OptimizerConfig = Field(
-        default=OptimizerConfig(name="adam", learning_rate=1e-3),
+    optimizer: OptimizerSpec = Field(
+        default=OptimizerSpec(name="adam", learning_rate=1e-3),
         description="Optimizer of dense parameters.",
     )
     embeddings: EmbeddingTraining = Field(

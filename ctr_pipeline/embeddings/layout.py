@@ -95,7 +95,7 @@ def plan_layout(segments: Sequence[SegmentSpec], tables: Sequence[TableSpec] = (
         tables: The tables; with none there is one group.
 
     Raises:
-        ValueError: No segments, two of one name, an unknown optimizer, or a table whose segments
+        ValueError: No segments, two of one name, or a table whose segments
             have other names or more values.
     """
     names = [segment.name for segment in segments]

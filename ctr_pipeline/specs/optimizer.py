@@ -1,7 +1,10 @@
 """An update rule with its constants."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from pydantic import Field
+
+from ctr_pipeline.specs.section import Section
 
 OptimizerName = Literal[
     "sgd",
@@ -16,30 +19,30 @@ OptimizerName = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class OptimizerSpec:
-    """An update rule with its constants; each rule uses the constants it knows.
+class OptimizerSpec(Section):
+    """An update rule with its constants; each rule uses the constants it knows."""
 
-    Attributes:
-        name: Which rule.
-        learning_rate: Step size.
-        beta_1: Adam, AMSGrad: decay of the first moment.
-        beta_2: Adam, AMSGrad: decay of the second moment.
-        epsilon: Adam, AMSGrad: added to the root; Adagrad, RMSprop: added under the root.
-        initial_accumulator: Adagrad, FTRL: first value of the squared-gradient sum.
-        l1: FTRL: L1 strength.
-        l2: FTRL: L2 strength.
-        momentum: Momentum, Nesterov: decay of the velocity.
-        rho: RMSprop: decay of the mean square.
-    """
-
-    name: OptimizerName
-    learning_rate: float
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-7
-    initial_accumulator: float = 0.1
-    l1: float = 0.0
-    l2: float = 0.0
-    momentum: float = 0.9
-    rho: float = 0.9
+    name: OptimizerName = Field(description="Update rule.")
+    learning_rate: float = Field(gt=0, description="Learning rate.")
+    beta_1: float = Field(
+        default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
+    )
+    beta_2: float = Field(
+        default=0.999, ge=0, lt=1, description="Adam, AMSGrad: decay of the second moment."
+    )
+    epsilon: float = Field(
+        default=1e-7,
+        gt=0,
+        description="Adam, AMSGrad, Adagrad, RMSprop: small constant in the denominator.",
+    )
+    initial_accumulator: float = Field(
+        default=0.1,
+        ge=0,
+        description="Adagrad, FTRL: initial value of the accumulator of squared gradients.",
+    )
+    l1: float = Field(default=0.0, ge=0, description="FTRL: L1 strength.")
+    l2: float = Field(default=0.0, ge=0, description="FTRL: L2 strength.")
+    momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="Momentum, Nesterov: decay of the velocity."
+    )
+    rho: float = Field(default=0.9, ge=0, lt=1, description="RMSprop: decay of the mean square.")

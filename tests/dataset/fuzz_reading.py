@@ -254,11 +254,11 @@ class Compressed(Files):
 class RowLog(Files):
     TABLES = (TableSpec("a", 50), TableSpec("b", 900))
     SEGMENTS = (
-        SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
+        SegmentSpec("linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum"),
         SegmentSpec(
             "vector",
             3,
-            OptimizerSpec("adam", 0.01),
+            OptimizerSpec(name="adam", learning_rate=0.01),
             "mean",
             initializer=InitializerSpec(name="uniform", scale=0.1),
         ),
@@ -292,7 +292,7 @@ class RowLog(Files):
 class Dense(Files):
     def __init__(self, folder):
         values = np.arange(50, dtype=np.float32)
-        self._optimizer = OptimizerSpec("adam", 0.1)
+        self._optimizer = OptimizerSpec(name="adam", learning_rate=0.1)
         slots = np.zeros(rule_of(self._optimizer).num_slots(50), np.float32)
         self._file = save_range(
             folder, values, slots, self._optimizer, cut=1, first=0, num_dense=50

@@ -35,14 +35,22 @@ def spec_with_tables(folder, **changes):
         "seed": 3,
         "tables": tuple(TableSpec(name, size) for name, size in zip("abc", sizes, strict=True)),
         "segments": (
-            SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", 2.0, 1, ZEROS),
             SegmentSpec(
-                "vector", 4, OptimizerSpec("adam", 0.01), "mean", 3.0, 2, InitializerSpec(scale=0.1)
+                "linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum", 2.0, 1, ZEROS
+            ),
+            SegmentSpec(
+                "vector",
+                4,
+                OptimizerSpec(name="adam", learning_rate=0.01),
+                "mean",
+                3.0,
+                2,
+                InitializerSpec(scale=0.1),
             ),
         ),
         "counts_file": str(counts),
         "num_dense": 37,
-        "dense_optimizer": OptimizerSpec("adam", 0.02),
+        "dense_optimizer": OptimizerSpec(name="adam", learning_rate=0.02),
         "num_partitions": 16,
         "update": ASYNC,
         "batch_size": 32,
@@ -94,7 +102,7 @@ def make_core():
 
 @pytest.fixture
 def make_optimizer():
-    return OptimizerSpec
+    return lambda name, rate: OptimizerSpec(name=name, learning_rate=rate)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ PLAIN = JobSpec(
     segments=(),
     counts_file="",
     num_dense=10,
-    dense_optimizer=OptimizerSpec("adam", 0.01),
+    dense_optimizer=OptimizerSpec(name="adam", learning_rate=0.01),
     num_partitions=8,
     num_parameter_servers=1,
     update=UpdateRule("async", 1, 4, False),

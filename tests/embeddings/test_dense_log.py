@@ -16,7 +16,7 @@ NUM_DENSE = 11
 def trained(name, num_values, seed=0):
     rng = np.random.default_rng(seed)
     dense = DenseParameters(
-        rng.normal(size=num_values).astype(np.float32), OptimizerSpec(name, 0.1)
+        rng.normal(size=num_values).astype(np.float32), OptimizerSpec(name=name, learning_rate=0.1)
     )
     for step in (1, 2, 3):
         dense.update(rng.normal(size=num_values).astype(np.float32), step=step)
@@ -49,7 +49,9 @@ def split(dense, folder, bounds, cut=1):
 
 
 def zeros(name, num_values):
-    return DenseParameters(np.zeros(num_values, np.float32), OptimizerSpec(name, 0.1))
+    return DenseParameters(
+        np.zeros(num_values, np.float32), OptimizerSpec(name=name, learning_rate=0.1)
+    )
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIMIZERS) - {"rowwise_adagrad"}))

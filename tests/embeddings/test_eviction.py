@@ -17,11 +17,11 @@ from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
-    SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
+    SegmentSpec("linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum"),
     SegmentSpec(
         "vector",
         4,
-        OptimizerSpec("adam", 0.01),
+        OptimizerSpec(name="adam", learning_rate=0.01),
         "mean",
         initializer=InitializerSpec(name="uniform", scale=0.1),
     ),

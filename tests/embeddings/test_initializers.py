@@ -12,7 +12,7 @@ from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
-SGD = OptimizerSpec("sgd", 0.1)
+SGD = OptimizerSpec(name="sgd", learning_rate=0.1)
 NUM_IDS = 20_000
 DIM = 4
 

@@ -77,7 +77,7 @@ def test_disk_use_is_bounded_closely_from_above(tmp_path):
     from ctr_pipeline.specs.segment import SegmentSpec
     from ctr_pipeline.specs.table import TableSpec
 
-    segment = SegmentSpec("v", 16, OptimizerSpec("adam", 0.1), "mean")
+    segment = SegmentSpec("v", 16, OptimizerSpec(name="adam", learning_rate=0.1), "mean")
     store = EmbeddingStore([TableSpec("t", 50_000)], [segment], seed=0, threads=1)
     store.read_rows(np.arange(50_000), create=True)
     for cut, num_partitions in ((1, 1), (2, 16)):

@@ -17,11 +17,13 @@ from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
-LINEAR = SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=10.0)
+LINEAR = SegmentSpec(
+    "linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum", l2_strength=10.0
+)
 VECTOR = SegmentSpec(
     "vector",
     5,
-    OptimizerSpec("adam", 0.01),
+    OptimizerSpec(name="adam", learning_rate=0.01),
     "mean",
     l2_count_power=2,
     initializer=InitializerSpec(name="uniform", scale=0.1),
@@ -32,7 +34,7 @@ SMALL = (
     SegmentSpec(
         "vector",
         2,
-        OptimizerSpec("amsgrad", 0.02),
+        OptimizerSpec(name="amsgrad", learning_rate=0.02),
         "sum",
         l2_strength=3.0,
         initializer=InitializerSpec(name="uniform", scale=0.5),
@@ -42,13 +44,23 @@ OTHER = (
     SegmentSpec(
         "linear",
         1,
-        OptimizerSpec("ftrl", 0.1, l1=0.01),
+        OptimizerSpec(name="ftrl", learning_rate=0.1, l1=0.01),
         "mean",
         initializer=InitializerSpec(name="uniform", scale=0.2),
     ),
-    SegmentSpec("vector", 5, OptimizerSpec("sgd", 0.3), "sum", l2_strength=1.0, l2_count_power=0),
+    SegmentSpec(
+        "vector",
+        5,
+        OptimizerSpec(name="sgd", learning_rate=0.3),
+        "sum",
+        l2_strength=1.0,
+        l2_count_power=0,
+    ),
 )
-WIDE = (LINEAR, SegmentSpec("vector", 3, OptimizerSpec("rowwise_adagrad", 0.1), "sum"))
+WIDE = (
+    LINEAR,
+    SegmentSpec("vector", 3, OptimizerSpec(name="rowwise_adagrad", learning_rate=0.1), "sum"),
+)
 TABLES = (
     TableSpec("a", 9),
     TableSpec("b", 7, SMALL),
@@ -185,7 +197,7 @@ def test_without_segments_of_their_own_rows_are_as_they_were():
         ((LINEAR,), "table 'x': its segments are not"),
         ((VECTOR, LINEAR), "table 'x': its segments are not"),
         (
-            (LINEAR, SegmentSpec("vector", 6, OptimizerSpec("sgd", 0.1), "sum")),
+            (LINEAR, SegmentSpec("vector", 6, OptimizerSpec(name="sgd", learning_rate=0.1), "sum")),
             "'vector' has 6 values, and rows have 5",
         ),
     ],

@@ -47,7 +47,7 @@ def test_a_refused_reservation_says_what_to_do(monkeypatch):
 
 
 def test_rows_make_do_with_the_room_there_is(monkeypatch):
-    layout = plan_layout([SegmentSpec("v", 2, OptimizerSpec("sgd", 0.1), "sum")])
+    layout = plan_layout([SegmentSpec("v", 2, OptimizerSpec(name="sgd", learning_rate=0.1), "sum")])
     assert layout.record_bytes == 16
     seeds = np.zeros(1, np.uint64)
     refuse_above(16 << 18, monkeypatch)

@@ -24,11 +24,11 @@ from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
-    SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum"),
+    SegmentSpec("linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum"),
     SegmentSpec(
         "vector",
         3,
-        OptimizerSpec("adam", 0.01),
+        OptimizerSpec(name="adam", learning_rate=0.01),
         "mean",
         initializer=InitializerSpec(name="uniform", scale=0.1),
     ),
@@ -232,7 +232,7 @@ def test_rows_without_optimizer_state_and_partitions_without_rows(tmp_path):
         SegmentSpec(
             "v",
             2,
-            OptimizerSpec("sgd", 0.1),
+            OptimizerSpec(name="sgd", learning_rate=0.1),
             "sum",
             initializer=InitializerSpec(name="uniform", scale=0.1),
         ),
@@ -283,7 +283,10 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, cut, damage, messa
 def test_files_of_another_make_are_refused(tmp_path, cut):
     _, files = cut
     chains = [[file] for file in files]
-    another = (SEGMENTS[0], SegmentSpec("vector", 3, OptimizerSpec("sgd", 0.01), "mean"))
+    another = (
+        SEGMENTS[0],
+        SegmentSpec("vector", 3, OptimizerSpec(name="sgd", learning_rate=0.01), "mean"),
+    )
     for arguments, difference in (
         ({"seed": 4}, "seed: 3 in the file, 4 configured"),
         ({"segments": another}, r"segments\[1\].optimizer: 'adam' in the file, 'sgd' configured"),
@@ -387,7 +390,7 @@ from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.embeddings.store import EmbeddingStore
-segment = SegmentSpec("v", 2, OptimizerSpec("adam", 0.1), "sum")
+segment = SegmentSpec("v", 2, OptimizerSpec(name="adam", learning_rate=0.1), "sum")
 store = EmbeddingStore([TableSpec("t", 100)], [segment], seed=1, threads=1)
 store.read_rows(np.arange(100), create=True)
 print("pyarrow" in sys.modules)

@@ -13,11 +13,11 @@ from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
 def store(sizes, *, seed=0, optimizer="adam", rate=0.1):
     segments = [
-        SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.1), "sum"),
+        SegmentSpec("linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.1), "sum"),
         SegmentSpec(
             "vector",
             3,
-            OptimizerSpec(optimizer, rate),
+            OptimizerSpec(name=optimizer, learning_rate=rate),
             "mean",
             initializer=InitializerSpec(name="uniform", scale=0.5),
         ),

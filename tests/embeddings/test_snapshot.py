@@ -18,11 +18,13 @@ from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
-    SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=3.0),
+    SegmentSpec(
+        "linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum", l2_strength=3.0
+    ),
     SegmentSpec(
         "vector",
         4,
-        OptimizerSpec("adam", 0.01),
+        OptimizerSpec(name="adam", learning_rate=0.01),
         "mean",
         initializer=InitializerSpec(name="uniform", scale=0.1),
     ),
@@ -242,7 +244,7 @@ def test_a_snapshot_that_cannot_be_written_is_given_up_and_leaves_no_file(tmp_pa
 
 def test_dense_parameters_are_of_the_same_instant():
     store = make_store()
-    dense = DenseParameters(np.ones(5, np.float32), OptimizerSpec("adam", 0.1))
+    dense = DenseParameters(np.ones(5, np.float32), OptimizerSpec(name="adam", learning_rate=0.1))
     dense.update(np.ones(5, np.float32), step=1)
     values, slots = dense.values.copy(), dense.slots.copy()
     snapshot = RowSnapshot(store, cut=1)

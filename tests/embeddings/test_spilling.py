@@ -25,11 +25,13 @@ from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 SEGMENTS = (
-    SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=2.0),
+    SegmentSpec(
+        "linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum", l2_strength=2.0
+    ),
     SegmentSpec(
         "vector",
         5,
-        OptimizerSpec("adam", 0.01),
+        OptimizerSpec(name="adam", learning_rate=0.01),
         "mean",
         initializer=InitializerSpec(name="uniform", scale=0.1),
     ),

@@ -16,11 +16,13 @@ from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
-LINEAR = SegmentSpec("linear", 1, OptimizerSpec("adagrad", 0.05), "sum", l2_strength=10.0)
+LINEAR = SegmentSpec(
+    "linear", 1, OptimizerSpec(name="adagrad", learning_rate=0.05), "sum", l2_strength=10.0
+)
 VECTOR = SegmentSpec(
     "vector",
     4,
-    OptimizerSpec("adam", 0.01),
+    OptimizerSpec(name="adam", learning_rate=0.01),
     "mean",
     l2_strength=50.0,
     l2_count_power=2,
@@ -278,7 +280,7 @@ def test_keys_given_twice_make_one_row():
 
 
 def test_count_scaled_l2_by_hand():
-    sgd = OptimizerSpec("sgd", 1.0)
+    sgd = OptimizerSpec(name="sgd", learning_rate=1.0)
     store = make_store(
         [
             SegmentSpec("flat", 1, sgd, "sum", l2_strength=0.5, l2_count_power=0),
@@ -435,7 +437,9 @@ def test_an_empty_store_round_trips():
         (
             {
                 "segments": (
-                    SegmentSpec("linear", 1, OptimizerSpec("rowwise_adagrad", 1.0), "sum"),
+                    SegmentSpec(
+                        "linear", 1, OptimizerSpec(name="rowwise_adagrad", learning_rate=1.0), "sum"
+                    ),
                     VECTOR,
                 )
             },
@@ -577,8 +581,12 @@ def test_parts_are_the_whole_in_two_arrays():
         store = EmbeddingStore(
             [TableSpec("a", 50), TableSpec("b", 20)],
             [
-                SegmentSpec("w", 1, OptimizerSpec("adagrad", 0.1), "sum", 1.0, 1, small),
-                SegmentSpec("v", 4, OptimizerSpec("adam", 0.1), "mean", 1.0, 2, small),
+                SegmentSpec(
+                    "w", 1, OptimizerSpec(name="adagrad", learning_rate=0.1), "sum", 1.0, 1, small
+                ),
+                SegmentSpec(
+                    "v", 4, OptimizerSpec(name="adam", learning_rate=0.1), "mean", 1.0, 2, small
+                ),
             ],
             seed=3,
             threads=threads,
@@ -609,7 +617,7 @@ def test_released_rows_are_gone_and_their_memory_is_the_systems():
             SegmentSpec(
                 "v",
                 16,
-                OptimizerSpec("adam", 0.1),
+                OptimizerSpec(name="adam", learning_rate=0.1),
                 "sum",
                 initializer=InitializerSpec(name="uniform", scale=0.5),
             )

@@ -37,7 +37,7 @@ SIZES = {"item": 40, "user": 90}
 
 
 def spec_of(folder, **changes):
-    adam = OptimizerSpec("adam", 0.1)
+    adam = OptimizerSpec(name="adam", learning_rate=0.1)
     facts = {
         "job": "test",
         "seed": 3,
@@ -55,7 +55,7 @@ def spec_of(folder, **changes):
 
 def parameters(*, trained, steps=6):
     """A store and dense parameters, fresh or after some steps."""
-    adam = OptimizerSpec("adam", 0.1)
+    adam = OptimizerSpec(name="adam", learning_rate=0.1)
     segments = [
         SegmentSpec(
             "vector", 3, adam, "sum", initializer=InitializerSpec(name="uniform", scale=0.5)

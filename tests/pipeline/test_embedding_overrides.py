@@ -68,7 +68,7 @@ def test_what_is_not_said_is_as_in_train():
     assert own.segments[0].l2_strength == 3.0
     assert own.segments[0].l2_count_power == linear.l2_count_power
     assert own.segments[0].optimizer == linear.optimizer
-    assert own.segments[1].optimizer == OptimizerSpec("sgd", 0.5)
+    assert own.segments[1].optimizer == OptimizerSpec(name="sgd", learning_rate=0.5)
     assert (own.segments[1].reduction, own.segments[1].initializer.scale) == ("sum", 0.25)
     assert own.segments[1].l2_strength == vector.l2_strength
     assert own.segments[1].dim == vector.dim

@@ -80,7 +80,9 @@ def make_rig(compiled, learnable, tmp_path):
             open_storage(str(folder / "checkpoints")), folder / "history.csv", folder / "events"
         )
         store = new_store(learning_rate)
-        dense = DenseParameters(initial.copy(), optimizer or OptimizerSpec("adam", learning_rate))
+        dense = DenseParameters(
+            initial.copy(), optimizer or OptimizerSpec(name="adam", learning_rate=learning_rate)
+        )
         trainer = Trainer(
             config=config,
             compiled=compiled,

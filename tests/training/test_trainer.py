@@ -273,7 +273,7 @@ def test_keeps_the_newest_checkpoints_and_the_best(make_rig, noise):
 
 def test_checkpoint_of_another_model_is_refused(make_rig):
     make_rig("run", epochs=1).trainer.fit()
-    rig = make_rig("run", optimizer=OptimizerSpec("sgd", 0.1))
+    rig = make_rig("run", optimizer=OptimizerSpec(name="sgd", learning_rate=0.1))
     with pytest.raises(CheckpointError):
         rig.trainer.restore(rig.trainer.checkpoints.load_newest(pytest.fail))
 
@@ -290,7 +290,7 @@ def test_loss_that_is_not_finite_names_the_step_and_the_input(make_rig, tmp_path
 
 
 def test_diverging_training_blames_the_learning_rate(make_rig):
-    rig = make_rig(optimizer=OptimizerSpec("sgd", 1e38))
+    rig = make_rig(optimizer=OptimizerSpec(name="sgd", learning_rate=1e38))
     with pytest.raises(TrainingError, match=r"at step \d+ \(epoch 1\)") as error:
         rig.trainer.fit()
     assert "learning rate is too high" in error.value.remedy
@@ -312,7 +312,7 @@ def test_no_bound_clips_nothing():
 def test_clipping_bounds_what_a_step_of_sgd_changes(make_rig, tmp_path):
     for split in ("train", "valid"):
         write_rows(tmp_path / "rows" / split, *draw_rows(16, 1))
-    rows, plain_sgd = tmp_path / "rows", OptimizerSpec("sgd", 1.0)
+    rows, plain_sgd = tmp_path / "rows", OptimizerSpec(name="sgd", learning_rate=1.0)
     moved = []
     for name, bound in (("free", None), ("bound", 0.01)):
         rig = make_rig(name, rows=rows, epochs=1, optimizer=plain_sgd, gradient_clip_norm=bound)

@@ -54,11 +54,13 @@ def new_store(learning_rate=0.05):
     return EmbeddingStore(
         [TableSpec(f"C{place}", count) for place, count in enumerate(NUM_IDS)],
         [
-            SegmentSpec("linear", 1, OptimizerSpec("adagrad", learning_rate), "sum"),
+            SegmentSpec(
+                "linear", 1, OptimizerSpec(name="adagrad", learning_rate=learning_rate), "sum"
+            ),
             SegmentSpec(
                 "vector",
                 DIM,
-                OptimizerSpec("adam", learning_rate),
+                OptimizerSpec(name="adam", learning_rate=learning_rate),
                 "mean",
                 initializer=InitializerSpec(name="uniform", scale=0.02),
             ),

@@ -55,7 +55,7 @@ def prepare_spec(
         segments=segment_specs(config.model, config.train),
         counts_file=str(counts_file.resolve()),
         num_dense=num_dense,
-        dense_optimizer=config.train.optimizer.to_spec(),
+        dense_optimizer=config.train.optimizer,
         num_partitions=config.runtime.partitions,
         num_parameter_servers=config.runtime.parameter_servers,
         update=_update_rule(config),

@@ -47,4 +47,4 @@ def build_parameters(
         memory_limit: The limit of this run, whichever run `config` is of.
     """
     rows = build_store(plan, counts, config=config, threads=threads, memory_limit=memory_limit)
-    return Parameters(rows, DenseParameters(dense_values, config.train.optimizer.to_spec()))
+    return Parameters(rows, DenseParameters(dense_values, config.train.optimizer))

@@ -41,7 +41,7 @@ def test_ranges_follow_each_other_and_are_of_near_equal_length(num_dense, num_se
 def test_an_optimizer_with_one_accumulator_for_all_is_not_divided(num_servers):
     spec = replace(
         SPEC,
-        dense_optimizer=OptimizerSpec("rowwise_adagrad", 0.01),
+        dense_optimizer=OptimizerSpec(name="rowwise_adagrad", learning_rate=0.01),
         num_parameter_servers=num_servers,
     )
     ranges = balanced_placement(spec).dense

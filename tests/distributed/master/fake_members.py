@@ -102,7 +102,7 @@ def prepare_job(
     (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
     spec = job_spec(
         seed=5,
-        dense_optimizer=OptimizerSpec("sgd", 0.1),
+        dense_optimizer=OptimizerSpec(name="sgd", learning_rate=0.1),
         num_partitions=NUM_PARTITIONS,
         num_parameter_servers=servers,
         splits=(

@@ -16,7 +16,13 @@ SPEC = job_spec(
     tables=(TableSpec("user_id", 100),),
     segments=(
         SegmentSpec(
-            "linear", 1, OptimizerSpec("adam", 0.01), "sum", 0.0, 0, InitializerSpec(scale=0.01)
+            "linear",
+            1,
+            OptimizerSpec(name="adam", learning_rate=0.01),
+            "sum",
+            0.0,
+            0,
+            InitializerSpec(scale=0.01),
         ),
     ),
     counts_file="counts.npy",

@@ -56,7 +56,9 @@ def rows(tmp_path_factory):
 
 
 def new_dense(compiled):
-    return DenseParameters(compiled.initial_parameters(), OptimizerSpec("adam", 0.02))
+    return DenseParameters(
+        compiled.initial_parameters(), OptimizerSpec(name="adam", learning_rate=0.02)
+    )
 
 
 @pytest.fixture(scope="module")
