@@ -1,4 +1,4 @@
-"""The plan before all data is read: decisions from the head of the data."""
+"""Decides features by the head of the data, before all of it is read."""
 
 import shutil
 import tempfile
@@ -53,14 +53,14 @@ from ctr_pipeline.statistics import Statistics
 
 @dataclass(frozen=True)
 class HeadDecisions:
-    """What the head of the data suggests.
+    """Features decided by the head of the data.
 
     Attributes:
         source: The files.
-        features: What would become of each column.
+        features: The features.
         left_out: Columns without a feature, with the reason.
-        warnings: What a person may want to know about columns.
-        rows: The head's good rows.
+        warnings: Warnings about columns, a sentence each.
+        rows: Good rows of the head.
     """
 
     source: Source
@@ -72,11 +72,11 @@ class HeadDecisions:
 
 @dataclass(frozen=True)
 class Preview(HeadDecisions):
-    """What the head of the data suggests, and the sizes that would have.
+    """Features decided by the head of the data, and transforms fitted to it.
 
     Attributes:
         plan: Transforms fitted to the head.
-        open_ages: Columns, and formats of their texts, of which ages are counted to the newest.
+        open_ages: Columns and formats of ages that count to the newest time of the training rows.
     """
 
     plan: PreprocessingPlan
@@ -86,8 +86,7 @@ class Preview(HeadDecisions):
 def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     """Validates the config against the head of the data and shows the plan of each feature.
 
-    If this config was analyzed before, the sizes are those that the analysis found; otherwise those
-    of the head of the data.
+    Sizes are those of an earlier analysis with this config, or else those of the head.
     """
     config = loaded.config
     refuse_huge_layers(loaded)
@@ -129,10 +128,10 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
 
 
 def places_of_features(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, str]:
-    """Where a config decides on each feature: `config.yaml:14, features[2]`.
+    """The place in the config that decides on each feature: `config.yaml:14, features[2]`.
 
-    Where several entries name one, each key is told apart, with the entries it wins over; what the
-    statistics decide stands where `auto` does.
+    Where several entries name a feature, each key has its place, with the entries it overrides. The
+    place of what the statistics decide is that of `auto`.
     """
     features = loaded.config.features
     if features == "auto":
@@ -164,13 +163,13 @@ def _place_of(
 
 
 def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
-    """What the checkpoints of a run in several processes may come to on disk, at the worst.
+    """An upper bound of the bytes of a job's checkpoints on disk.
 
     Dense parameters are left out: they are small beside rows.
 
     Args:
         config: The config.
-        plan: Whose tables have a row for every id, at the worst.
+        plan: Fitted transforms; in the worst case each id of their tables has a row.
 
     Returns:
         None in local mode.
@@ -188,7 +187,7 @@ def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Free space where a folder is or will be."""
+    """Free bytes on the disk of a folder, which may not exist yet."""
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     return shutil.disk_usage(existing).free
 
@@ -214,7 +213,7 @@ def _memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[st
 
 
 def _max_spilled_bytes(config: Config, max_embedding_bytes: int) -> int:
-    """What lies beyond the memory limits of all processes with rows, if every id occurs."""
+    """Bytes beyond the memory limits of all processes with rows, if every id occurs."""
     bound = memory_bound_of(config)
     runtime = config.runtime
     holders = runtime.parameter_servers if has_members(runtime) else 1
@@ -237,7 +236,7 @@ def decide_from_head(loaded: LoadedConfig, source: Source) -> HeadDecisions:
 
     Args:
         loaded: The config.
-        source: What it names.
+        source: The data that it names.
 
     Raises:
         ConfigError: Columns or chains that do not fit, all at once.
@@ -283,7 +282,7 @@ class _Head:
     Attributes:
         columns: Which columns are read.
         rows: Its good rows.
-        file: The same as a part, alone in a folder.
+        file: A part file of these rows, alone in its folder.
     """
 
     columns: FeatureColumns
@@ -335,10 +334,10 @@ def _collect(
 
 
 def _good_rows(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Table:
-    """The head's rows as they are read, bad ones left out.
+    """The good rows of the head, as they are read.
 
     Raises:
-        DataError: There is a bad row, and the config has bad rows end a reading.
+        DataError: There is a bad row, and the config does not allow any.
     """
     data = loaded.config.data
     plan = plan_columns(

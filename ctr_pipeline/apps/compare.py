@@ -1,4 +1,4 @@
-"""Finished runs beside each other: `ctrpipe compare`."""
+"""Compares finished runs: `ctrpipe compare`."""
 
 import json
 from collections import Counter
@@ -46,7 +46,7 @@ _IGNORED_KEYS = {("name",), ("output",)}
 
 
 class _Figures(BaseModel):
-    """What is read of `metrics.json`; other keys may stand beside."""
+    """The keys of `metrics.json` that are read; others are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -59,7 +59,7 @@ class _Member(_Figures):
     refit: _Refit | None = None
 
 
-class _Training(_Member):
+class _TrainingFigures(_Member):
     epochs: int | None = None
     best_epoch: int | None = None
     embedding_rows: int | None = None
@@ -67,7 +67,7 @@ class _Training(_Member):
     members: tuple[_Member, ...] = ()
 
     def num_refit_rows(self) -> int | None:
-        """Rows that were trained on together with validation rows; all models have the same."""
+        """Training and validation rows of a refit, equal for all models; None without a refit."""
         refits = (one.refit for one in (self, *self.members))
         return next((one.num_rows for one in refits if one is not None), None)
 
@@ -75,7 +75,7 @@ class _Training(_Member):
 class _Metrics(_Figures):
     test: page.HeldOutFigures | None = None
     valid: page.HeldOutFigures | None = None
-    training: _Training = _Training()
+    training: _TrainingFigures = _TrainingFigures()
     num_rows: dict[str, int] = {}
     timings_seconds: dict[str, float] = {}
 
@@ -87,7 +87,7 @@ class ScoredTest:
     Attributes:
         labels: [N] int8, zeros and ones.
         probabilities: [N] float64.
-        keys: The key columns; maybe none.
+        keys: The key columns, if there are any.
         weights: [N] float64; None: all rows count alike.
     """
 
@@ -99,7 +99,7 @@ class ScoredTest:
 
 @dataclass(frozen=True)
 class _Run:
-    """A finished run as it lies in its folder; `scored` is a text where it cannot be compared."""
+    """A finished run; where it cannot be compared, `scored` is the reason as text."""
 
     name: str
     folder: RunFolder
@@ -110,11 +110,11 @@ class _Run:
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """Runs beside each other.
+    """The result of a comparison.
 
     Attributes:
-        shown: Everything the page shows.
-        output: The page, if one was written.
+        shown: The data of the page.
+        output: The file of the page, if one was written.
     """
 
     shown: page.ComparisonData
@@ -135,12 +135,12 @@ class ComparisonResult:
 
     @property
     def remarks(self) -> list[str]:
-        """What could not be compared and why, then what else is not alike; a sentence each."""
+        """Why runs could not be compared, then other differences; a sentence each."""
         refused = [f"{run.name} {run.not_compared}." for run in self.shown.runs if run.not_compared]
         return [visible_text(text) for text in (*refused, *self.shown.notes)]
 
     def to_payload(self) -> dict[str, Any]:
-        """For programs; the curves are left out."""
+        """The result as JSON values, without the curves."""
         return {
             "runs": [_run_payload(run) for run in self.shown.runs],
             "repeats": self.shown.repeats,
@@ -167,17 +167,17 @@ def compare_runs(
     overwrite: bool = False,
     progress: Progress,
 ) -> ComparisonResult:
-    """Holds finished runs against the first of them.
+    """Compares finished runs with the first of them.
 
     Metrics are compared where two runs scored the same test rows: the same labels and weights in
-    the same order, and the same values of key columns that both have. Where they did not, what
-    differs is said, and their figures only stand beside each other.
+    the same order, and the same values of key columns that both have. Otherwise the figures are
+    shown side by side, with the reason why they cannot be compared.
 
     Args:
         runs: Run folders, or the configs they belong to; at least two.
-        repeats: Times that rows are drawn for an interval.
-        output: The page to write.
-        overwrite: Replace a file that stands there.
+        repeats: Bootstrap draws for an interval.
+        output: File of the page to write.
+        overwrite: Whether to replace an existing file.
 
     Raises:
         RunFolderError: Fewer than two runs, one named twice, one that is no finished run or is
@@ -218,8 +218,8 @@ def compare_runs(
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The last part of each path, and as many before it as tell all of them apart."""
-    # Not resolved: a link is known by its own name.
+    """Names of paths: their last parts, as many as make all names distinct."""
+    # Not resolved: a link keeps its own name.
     parts = [path.absolute().parts for path in paths]
     depth = 1
     while depth < max(map(len, parts)) and len({part[-depth:] for part in parts}) < len(parts):
@@ -228,9 +228,9 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def differing_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[page.ConfigDifference, ...]:
-    """Keys whose values are not the same in all configs, in their order.
+    """Finds the keys whose values differ between configs, in the order of the configs.
 
-    Lists are gone into where they have the same length in all; otherwise they differ as a whole.
+    Lists of one length are compared item by item, others as a whole.
     """
     found: list[page.ConfigDifference] = []
     _collect_differences(list(configs), (), found)
@@ -240,7 +240,7 @@ def differing_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[page.Confi
 def _collect_differences(
     values: Sequence[Any], path: tuple[str | int, ...], found: list[page.ConfigDifference]
 ) -> None:
-    # Texts of JSON, for True is 1 in Python.
+    # Compared as JSON, because True equals 1 in Python.
     if path in _IGNORED_KEYS or len({json.dumps(value) for value in values}) == 1:
         return
     if all(isinstance(value, dict) for value in values):
@@ -258,7 +258,7 @@ def _collect_differences(
 
 
 def explain_difference(first: ScoredTest, other: ScoredTest) -> str | None:
-    """Why two runs did not score the same rows, as the end of a sentence; None if they did."""
+    """Why two runs scored different rows, as the end of a sentence; None if they did not."""
     if first.labels.size != other.labels.size:
         return f"{other.labels.size:,} rows beside {first.labels.size:,}"
     differs = np.flatnonzero(first.labels != other.labels)
@@ -279,10 +279,10 @@ def explain_difference(first: ScoredTest, other: ScoredTest) -> str | None:
 
 
 def _first_difference(first: pa.ChunkedArray, other: pa.ChunkedArray) -> int | None:
-    """The first row in which two columns of one length differ."""
+    """The first row in which two columns of one length differ; None if they are equal."""
     if first.type == other.type and first.equals(other):
         return None
-    # As texts, so that 7 of one type is 7 of another, and NaN is NaN.
+    # As texts, so that equal numbers of different types are equal, and so are NaNs.
     for row, (one, two) in enumerate(zip(first.to_pylist(), other.to_pylist(), strict=True)):
         if one != two and str(one) != str(two):
             return row
@@ -290,7 +290,7 @@ def _first_difference(first: pa.ChunkedArray, other: pa.ChunkedArray) -> int | N
 
 
 def _folder_of(path: Path) -> RunFolder:
-    """The run folder that is meant: by its own path or that of its config."""
+    """The run folder of a path, which is its own or that of its config."""
     place = path.expanduser()
     if place.is_file() and place.suffix in {".yaml", ".yml"}:
         place = load_config(place).config.run_folder
@@ -323,14 +323,14 @@ def _open_run(name: str, run: RunFolder) -> _Run:
 
 
 def _read_config(run: RunFolder) -> dict[str, Any]:
-    """The resolved config as plain values: one of another version need not be valid here."""
+    """The resolved config as plain values: that of another version may not be valid here."""
     try:
         values, _ = parse_yaml(run.config.read_text(encoding="utf-8"), str(run.config))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise _damaged(run.config) from error
     if not isinstance(values, dict) or not isinstance(value_at(values, ("model", "name")), str):
         raise _damaged(run.config)
-    # Of features, what was decided is compared.
+    # The decided features are compared, not the ones given.
     return {key: value for key, value in values.items() if key != GIVEN_FEATURES}
 
 
@@ -352,7 +352,7 @@ def _damaged(path: Path) -> RunFolderError:
 def _read_scored(
     run: RunFolder, config: Mapping[str, Any], test: page.HeldOutFigures | None
 ) -> ScoredTest | str:
-    """The scored test rows; a text that says why there are none that can be compared."""
+    """Reads the scored test rows, or says why there are none to compare."""
     if test is None:
         return "has no test rows"
     if not run.predictions.exists():
@@ -374,10 +374,10 @@ def _read_scored(
 
 
 def _scored_of(table: pa.Table, run: RunFolder) -> ScoredTest:
-    """The columns of `predictions.parquet`, which are what a run writes.
+    """Checks and converts the columns of `predictions.parquet`.
 
     Raises:
-        RunFolderError: They are not.
+        RunFolderError: They are not those that a run writes.
     """
     if not {"label", "probability"} <= set(table.column_names):
         raise _damaged(run.predictions)
@@ -398,7 +398,7 @@ def _scored_of(table: pa.Table, run: RunFolder) -> ScoredTest:
 
 
 def _weights_of(column: str, keys: pa.Table, run: RunFolder) -> npt.NDArray[np.float64] | None:
-    """Weights of the test rows, from the rows as they were read; None if these are gone."""
+    """Weights of the test rows, from the key columns or the cache; None if they are gone."""
     if column in keys.column_names:
         weights = keys.column(column)
     else:
@@ -415,9 +415,9 @@ def _weights_of(column: str, keys: pa.Table, run: RunFolder) -> npt.NDArray[np.f
 
 
 def _is_measured(scored: ScoredTest, test: page.HeldOutFigures) -> bool:
-    """Whether predictions, with the weights found, have the figures of `metrics.json`.
+    """Whether predictions, with the weights found, give the figures of `metrics.json`.
 
-    `ctrpipe evaluate` writes the one and not the other, and rows in the cache may be newer.
+    They may not: `ctrpipe evaluate` rewrites only one of them, and the cache may be newer.
     """
     if (scored.labels.size, int(scored.labels.sum())) != (test.num_rows, test.num_positive):
         return False
@@ -435,7 +435,7 @@ def _is_measured(scored: ScoredTest, test: page.HeldOutFigures) -> bool:
 
 
 def logits_of(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What the sigmoid made the probabilities of; finite also for those that rounded to 0 or 1."""
+    """Inverts the sigmoid; the logits of probabilities that were rounded to 0 or 1 are finite."""
     clipped = np.clip(probabilities, np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).epsneg)
     logits: npt.NDArray[np.float64] = np.log(clipped) - np.log1p(-clipped)
     return logits
@@ -444,7 +444,7 @@ def logits_of(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def _compared(
     runs: Sequence[_Run], repeats: int, progress: Progress
 ) -> tuple[page.ComparedRun, ...]:
-    """The runs as they are shown, each held against the first if that can be."""
+    """The runs as they are shown, each compared with the first where that is possible."""
     first = runs[0]
     reasons = [_reason(first, run) for run in runs]
     pairs = sum(reason is None for reason in reasons[1:])
@@ -465,7 +465,7 @@ def _compared(
 
 
 def _reason(first: _Run, run: _Run) -> str | None:
-    """Why a run's test rows are not compared with those of the first, after its name."""
+    """Why a run is not compared with the first, as a sentence after its name; None if it is."""
     if isinstance(run.scored, str):
         return run.scored
     if isinstance(first.scored, str):
@@ -512,7 +512,7 @@ def _shown(run: _Run, found: Mapping[str, Any]) -> page.ComparedRun:
         best_epoch=training.best_epoch,
         training_seconds=metrics.timings_seconds.get("training"),
         num_dense_parameters=training.dense_parameters,
-        # Rows that parameter servers hold are not among those of the process that wrote this.
+        # 0 where parameter servers held the rows.
         num_embedding_rows=training.embedding_rows or None,
         **found,
     )
@@ -525,7 +525,7 @@ def _history_of(run: RunFolder) -> Path:
 
 
 def _notes(runs: Sequence[_Run]) -> tuple[str, ...]:
-    """What else is not alike: rows of the learning curves, rows trained on."""
+    """Notes on ensembles and on learning curves of different validation rows."""
     first = runs[0]
     notes = [
         f"{run.name} is an ensemble of {len(run.metrics.training.members)} models: its learning "

@@ -1,4 +1,4 @@
-"""`ctrpipe init`: from a look at the data to a commented config that runs as it is."""
+"""`ctrpipe init`: writes a commented config, ready to run, from the head of the data."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -44,15 +44,15 @@ class InitResult:
     """A config that was written.
 
     Attributes:
-        output: Its file.
+        output: The config file.
         label: The label column.
-        positive: What label 1 is written as.
-        label_rate: Share of label 1 in the rows that were looked at.
+        positive: The value that means label 1.
+        label_rate: Share of label 1 in the rows that were read.
         num_columns: Columns of the data.
         num_features: Columns that became features.
-        num_rows_seen: Rows that were looked at, from the head of the data.
+        num_rows_seen: Rows that were read, from the head of the data.
         left_out: Columns without a feature, with the reason.
-        notes: What a person may want to know about columns, a sentence each.
+        notes: Notes on columns, a sentence each.
     """
 
     output: Path
@@ -81,18 +81,18 @@ def init_config(
     Args:
         data: A file, a glob or the address of a table.
         label: The column to predict; None: `label`, or the only column of 0 and 1.
-        positive: What label 1 is written as, where that is not plain from the labels.
+        positive: The value that means label 1, where the labels do not tell.
         output: The config to write.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
-        overwrite: Replace a file that stands at `output`.
+        overwrite: Whether to replace an existing `output`.
 
     Raises:
         RunFolderError: There is a file at `output` already, or it cannot be written.
-        DataError: The data cannot be read, the columns are no names, or nothing tells which column
-            is the label and what it is written as.
+        DataError: The data cannot be read, the columns are no names, or the label column or its
+            values cannot be found.
     """
     require_output(output, overwrite=overwrite, reads=[data], makes_folder=True)
-    # The data's name says more than `config`, which most outputs are called.
+    # Most outputs are called `config`; the name of the data says more.
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "model"
     progress.log("Reading the first rows")
     with named_by_options():
@@ -155,10 +155,10 @@ def init_config(
 def _divide_both_classes(
     load: Callable[[], LoadedConfig], section: dict[str, Any], decided: HeadDecisions
 ) -> list[str]:
-    """Sees to it that each split has rows of both labels, at random where it must be.
+    """Chooses a division that gives each split rows of both labels; by default in order.
 
     Returns:
-        A sentence about what was done, or about what is not known yet.
+        A note on the choice, or on what is not known yet.
 
     Raises:
         DataError: There are too few rows, or rows of one label alone.
@@ -199,7 +199,7 @@ def _divide_both_classes(
 
 
 def _unordered_time(decided: HeadDecisions) -> str | None:
-    """The column of times that rows are to be divided by, as their own order is another one."""
+    """The column of times to split by, if rows are not in its order; else None."""
     formats = {
         feature.column: step.format
         for feature in decided.features
@@ -210,10 +210,10 @@ def _unordered_time(decided: HeadDecisions) -> str | None:
 
 
 def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
-    """What `data.missing_values` is to list so that columns of numbers are read as such.
+    """Finds words for `data.missing_values` that make columns of numbers readable as numbers.
 
     Returns:
-        The words, and a sentence about each column that has them.
+        The words, and a note on each column that has them.
     """
     if not source.is_delimited:
         return [], []
@@ -242,7 +242,7 @@ def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
 
 
 def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> str:
-    """The text of the config."""
+    """Renders the config as commented YAML."""
     source = decided.source
     split = data.get("split", {"valid": 0.1, "test": 0.1, "by": "order"})
     model, train = ModelConfig(), TrainConfig()
@@ -331,13 +331,13 @@ def _feature_lines(feature: FeatureSpec) -> list[str]:
 
 
 def _transform(step: Transform) -> Any:
-    """A transform with the options that are not its defaults."""
+    """A transform as YAML, with the options that differ from their defaults."""
     options = {name: value for name, value in _options(step).items() if name != "name"}
     return {step.name: options} if options else step.name
 
 
 def _options(model: BaseModel) -> dict[str, Any]:
-    """What is not the default."""
+    """Options that differ from their defaults."""
     fields = type(model).model_fields
     return {
         name: value

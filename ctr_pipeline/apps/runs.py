@@ -1,4 +1,4 @@
-"""How a run stands, as its folder tells, and the list of the runs below a folder."""
+"""The state of a run by its folder, and the list of the runs below a folder."""
 
 import json
 import shlex
@@ -27,18 +27,18 @@ _DEPTH = 4
 
 @dataclass(frozen=True)
 class ListedRun:
-    """One run, as far as its folder tells.
+    """One run of a list, as its folder describes it.
 
     Attributes:
         folder: Its path.
         name: Name of the config; None before training.
-        model: Kind of the architecture; None before training.
-        num_training_rows: None before the run is finished, as the next two.
+        model: Name of the architecture; None before training.
+        num_training_rows: Training rows; None before the run is finished, as the next two.
         auc: AUC of the test rows, or of the validation rows if there are none.
         logloss: Logloss of the same rows.
-        training_seconds: Over all sessions.
-        state: What `format_state` says, or `damaged`.
-        when: When it ended, or was last seen.
+        training_seconds: Seconds of training over all sessions.
+        state: Result of `format_state`, or `damaged`.
+        when: When it ended, or last wrote something.
     """
 
     folder: Path
@@ -53,15 +53,16 @@ class ListedRun:
 
 
 def decide_state(sessions: Sequence[RunSession], *, alive: bool | None, is_finished: bool) -> str:
-    """How a run stands, in a word.
+    """Decides the state of a run.
 
     Args:
-        alive: Whether the process of the last one works on; None: nobody knows.
+        sessions: Its sessions, in the order of time.
+        alive: Whether the process of the last session still runs; None if unknown.
         is_finished: Whether the folder has metrics.
 
     Returns:
-        `finished`, `trained`, `prepared`, `running`, `stopped`, `failed`, `killed`, or `silent`
-        where nobody knows; `not trained` where no session is known.
+        `finished`, `trained`, `prepared`, `running`, `stopped`, `failed`, `killed`, or `silent` if
+        that is unknown; `not trained` without a session.
     """
     if not sessions:
         return "finished" if is_finished else "not trained"
@@ -73,24 +74,24 @@ def decide_state(sessions: Sequence[RunSession], *, alive: bool | None, is_finis
 
 
 def format_state(state: str, sessions: Sequence[RunSession]) -> str:
-    """The word, with the stage of a run that has not come to its end."""
+    """The state, with the stage of a run that has not finished."""
     stage = sessions[-1].stage if sessions else ""
     return f"{state}: {stage}" if stage and state not in _AT_AN_END else state
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How one run stands: what its process does, or did last.
+    """The state of one run, and what its process does or did last.
 
     Attributes:
         folder: Its path.
         name: Name of the config; None before training.
-        state: As `decide_state` says.
-        alive: Whether the process of the last session works on; None: nobody knows.
-        sessions: All of them, in the order of time.
-        epochs: Most epochs; None before training.
-        history: History of the training, or of the first model's of an ensemble.
-        resume: The command that goes on with it; None where there is nothing to go on with.
+        state: Result of `decide_state`.
+        alive: Whether the process of the last session still runs; None if unknown.
+        sessions: All sessions, in the order of time.
+        epochs: The greatest number of epochs; None before training.
+        history: Epochs so far; of an ensemble, those of its first model.
+        resume: The command that resumes it; None if there is nothing to resume.
     """
 
     folder: Path
@@ -104,15 +105,15 @@ class RunStatus:
 
     @property
     def last(self) -> RunSession | None:
-        """The session that works on the run, or did last."""
+        """The last session; None without one."""
         return self.sessions[-1] if self.sessions else None
 
 
 def read_run_status(run: RunFolder) -> RunStatus:
-    """How a run stands, as its folder tells.
+    """Reads the state of a run from its folder.
 
     Raises:
-        CtrPipelineError: It is none, or a file in it is damaged.
+        CtrPipelineError: It is no run folder, or a file in it is damaged.
     """
     if not any((run.path / name).exists() for name in (RUN_LOCK, RESOLVED_CONFIG, "job")):
         raise RunFolderError(
@@ -174,7 +175,7 @@ def list_runs(folder: Path) -> list[ListedRun]:
 
 
 def _find(folder: Path, depth: int) -> Iterator[Path]:
-    """Run folders; what lies in one of them (trials, models of an ensemble) is part of it."""
+    """Finds run folders; those inside of another (trials, models of an ensemble) are part of it."""
     if (folder / RUN_LOCK).exists() or (folder / RESOLVED_CONFIG).exists():
         yield folder
         return
@@ -224,10 +225,10 @@ def _read_config(run: RunFolder) -> dict[str, Any]:
 
 
 def load_metrics(run: RunFolder) -> dict[str, Any]:
-    """What `metrics.json` holds; nothing before a run is finished.
+    """Reads `metrics.json`; empty before the run is finished.
 
     Raises:
-        RunFolderError: It cannot be read, or is none of a run.
+        RunFolderError: It cannot be read, or a run did not write it.
     """
     if not run.metrics.exists():
         return {}
@@ -245,7 +246,7 @@ def load_metrics(run: RunFolder) -> dict[str, Any]:
 
 
 def _changed(run: RunFolder) -> datetime | None:
-    """When its log was written last."""
+    """When the run's log was last written."""
     try:
         return datetime.fromtimestamp(run.log.stat().st_mtime, UTC)
     except OSError:

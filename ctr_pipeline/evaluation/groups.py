@@ -60,7 +60,7 @@ class GroupMetrics(BaseModel):
         return metrics
 
 
-class ColumnGroups(BaseModel):
+class ColumnMetrics(BaseModel):
     """The metrics of some rows by the values of one column.
 
     Attributes:
@@ -93,7 +93,7 @@ def measure_groups(
     *,
     weights: npt.NDArray[np.float64] | None = None,
     num_shown: int = NUM_SHOWN,
-) -> ColumnGroups:
+) -> ColumnMetrics:
     """Measures the rows of each of the most frequent values, and those of all others together.
 
     Args:
@@ -122,7 +122,7 @@ def measure_groups(
         own = None if weights is None else weights[rows]
         return _measure(labels[rows] == 1, logits[rows], own, value)
 
-    return ColumnGroups(
+    return ColumnMetrics(
         column=column,
         num_values=len(ranked),
         groups=tuple(measure(np.flatnonzero(codes == code), texts[code]) for code in shown),

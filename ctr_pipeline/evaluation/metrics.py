@@ -19,7 +19,7 @@ from ctr_pipeline.evaluation.checks import (
     require_finite_scores,
     require_weights,
 )
-from ctr_pipeline.evaluation.groups import ColumnGroups, measure_groups
+from ctr_pipeline.evaluation.groups import ColumnMetrics, measure_groups
 from ctr_pipeline.evaluation.likelihood import (
     constant_logloss,
     logloss_of_logits,
@@ -75,7 +75,7 @@ class EvaluationResult(BaseModel):
     gauc_num_groups: int | None = None
     gauc_num_groups_total: int | None = None
     gauc_num_rows: int | None = None
-    by_column: tuple[ColumnGroups, ...] = ()
+    by_column: tuple[ColumnMetrics, ...] = ()
     calibration_bins: tuple[CalibrationBin, ...]
     roc: tuple[RocPoint, ...]
 

@@ -31,7 +31,7 @@ _WRAPPED = re.compile(r"Exception encountered when calling [^\n]*\n\s*\n\s*([^\n
 
 @dataclass(frozen=True)
 class BatchGradients:
-    """What one step of TensorFlow returns.
+    """The results of one step of TensorFlow.
 
     Attributes:
         loss_sum: Weighted sum of the rows' logloss, without padding.

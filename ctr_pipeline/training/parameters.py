@@ -14,10 +14,10 @@ _DENSE_FILE = "dense.bin"
 def parameter_writers(
     embeddings: SavedRows, dense: DenseRows, locating: threading.Lock
 ) -> dict[str, Callable[[IO[bytes]], None]]:
-    """What writes the parts of a checkpoint, by name.
+    """Returns the writers of a checkpoint's parts, by name.
 
     Args:
-        locating: Held while rows are written; whoever creates rows holds it, too.
+        locating: Lock that is held while rows are written or created.
     """
 
     def save_rows(file: IO[bytes]) -> None:

@@ -1,7 +1,7 @@
-"""Which values a search tries next, and which trial is not worth its further epochs.
+"""Proposes the next values of a search, and judges which trials to prune.
 
-The one module that talks to Optuna. What it proposes is a function of the seed, the number of the
-trial and what the trials before it gave, so a search that was killed goes on as if it had not been.
+This is the only module that talks to Optuna. Proposals depend on the seed, the number of the trial
+and the results of earlier trials alone, so a search that was killed resumes as if it had not been.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _MAX_DRAWS = 50
 
 
 class TrialRecord(BaseModel):
-    """What one trial gave.
+    """The result of one trial.
 
     Attributes:
         number: Number of the trial, from 0.
@@ -32,7 +32,7 @@ class TrialRecord(BaseModel):
         state: complete: trained to its end; pruned: stopped for being worse than others; failed:
             its values make no config, or training with them broke down.
         value: The metric of the best epoch on the validation rows; None if none was finished.
-        best_epoch: Its number, from 1.
+        best_epoch: Number of the best epoch, from 1.
         epochs: The metric after each epoch.
         seconds: From the start of the trial to its end.
         reason: Why it was stopped or failed; empty for one that was trained to its end.
@@ -51,11 +51,11 @@ class TrialRecord(BaseModel):
 
 
 class Proposal:
-    """Values to try, and the judgement of how they do.
+    """Values to try in one trial, and whether to prune it.
 
     Args:
-        values: By dotted key.
-        trial: Optuna's.
+        values: Values by dotted key.
+        trial: The trial of Optuna.
     """
 
     def __init__(self, values: dict[str, Any], trial: "optuna.Trial") -> None:
@@ -63,7 +63,7 @@ class Proposal:
         self._trial = trial
 
     def is_hopeless(self, epoch: int, value: float) -> bool:
-        """Whether the trial need not go on.
+        """Whether the trial is to be pruned.
 
         Args:
             epoch: The epoch that has ended, from 0.
@@ -90,7 +90,7 @@ def require_optuna() -> None:
 def propose(
     tune: TuneConfig, records: Sequence[TrialRecord], start: Mapping[str, Any]
 ) -> Proposal | None:
-    """Values for the next trial; None if all values that come up have been tried.
+    """Proposes the values of the next trial; None if all proposals have been tried.
 
     Tree-structured Parzen estimators (Bergstra et al., "Algorithms for Hyper-Parameter
     Optimization", NIPS 2011) propose, after `startup_trials` that are drawn at random. The first
@@ -99,7 +99,7 @@ def propose(
     Args:
         tune: The `tune:` section.
         records: Records of all earlier trials, in order.
-        start: What the config itself gives for the keys that are searched.
+        start: Values of the config itself for the keys that are searched.
     """
     import optuna
 
@@ -155,7 +155,7 @@ def _distribution_of(key: str, entry: SearchValues) -> "optuna.distributions.Bas
     )
 
     if entry.low is None or entry.high is None:
-        # Their places: Optuna keeps no lists and no mappings.
+        # By index: Optuna stores neither lists nor mappings.
         return CategoricalDistribution(list(range(len(choices_of(entry)))))
     if is_whole(key):
         return IntDistribution(int(entry.low), int(entry.high), log=entry.log)
@@ -202,6 +202,6 @@ def _identity(values: Mapping[str, Any]) -> str:
 
 
 def _seed_of(seed: int, number: int, draw: int) -> int:
-    """A seed of its own for each draw: a sampler that starts anew must not repeat itself."""
+    """The seed of one draw: a sampler is created for each, and must not repeat itself."""
     digest = hashlib.sha256(f"{seed} {number} {draw}".encode("ascii")).digest()
     return int.from_bytes(digest[:4], "little")

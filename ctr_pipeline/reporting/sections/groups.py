@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ctr_pipeline.evaluation.calibration import Interval
-from ctr_pipeline.evaluation.groups import ColumnGroups, GroupMetrics
+from ctr_pipeline.evaluation.groups import ColumnMetrics, GroupMetrics
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import count_text, metric_text, percent_text, shorten
 from ctr_pipeline.reporting.headline import held_out
@@ -45,7 +45,7 @@ def section(data: ReportData) -> PageSection | None:
     return PageSection("groups", "By group", "groups.html.j2", values)
 
 
-def _table(found: ColumnGroups) -> GroupTable:
+def _table(found: ColumnMetrics) -> GroupTable:
     rows = [
         _row("missing" if group.value is None else shorten(group.value, 60), group)
         for group in found.groups
