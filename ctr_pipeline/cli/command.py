@@ -25,6 +25,7 @@ class Panel(StrEnum):
     STAGES = "Single stages (same config, same run folder)"
     JOB = "Jobs of several processes"
     MEMBERS = "Members of a job ('ctrpipe run' starts them)"
+    ELASTIC = "Elastic runs of any TensorFlow script"
     MACHINE = "Runs and environment"
 
 
@@ -53,6 +54,8 @@ _registry: dict[str, _Command | Group] = {}
 def command(place: Panel | Group, *, has_json: bool = True) -> Callable[[_Function], _Function]:
     """Registers a function as the subcommand that has its name, and returns it unchanged.
 
+    In the name of the subcommand, `_` becomes `-`.
+
     The function takes the session, then its own arguments. On the command line, the options
     `--verbose`, `--quiet` and `--json` take the place of the session, which they set up.
 
@@ -67,7 +70,7 @@ def command(place: Panel | Group, *, has_json: bool = True) -> Callable[[_Functi
             place.commands.append(with_options)
             _registry[place.name] = place
         else:
-            _registry[function.__name__] = _Command(place, with_options)
+            _registry[function.__name__.replace("_", "-")] = _Command(place, with_options)
         return function
 
     return register

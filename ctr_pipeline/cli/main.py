@@ -5,6 +5,7 @@ Each subcommand is a file of this package. Its function imports what loads slowl
 """
 
 import difflib
+import itertools
 import os
 import signal
 import sys
@@ -25,9 +26,10 @@ from ctr_pipeline.errors import CtrPipelineError, Interrupted
 COMMANDS = (
     *("run", "check", "init", "convert", "sample", "profile", "drift", "analyze", "train"),
     *("tune", "evaluate", "predict", "export", "report", "status", "logs", "scale", "stop"),
-    *("master", "ps", "worker", "runs", "compare", "schema", "doctor"),
+    *("master", "ps", "worker", "elastic-run", "elastic-rendezvous"),
+    *("runs", "compare", "schema", "doctor"),
 )
-"""The subcommands in the order of `ctrpipe --help`; each is a file of this package."""
+"""The subcommands in the order of `ctrpipe --help`; each is a file of this package, `_` for `-`."""
 
 app = typer.Typer(
     name="ctrpipe",
@@ -37,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name in COMMANDS:
-    import_module(f"ctr_pipeline.cli.{_name}")
+    import_module(f"ctr_pipeline.cli.{_name.replace('-', '_')}")
     add_command(app, _name)
 
 
@@ -89,22 +91,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    set_up_libraries()
+    preset_variables = set_up_libraries()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    own = itertools.takewhile(lambda word: word != "--", given)
     # Set before parsing, so that a usage error is printed as JSON too.
-    session = CommandSession(as_json="--json" in given)
+    session = CommandSession(as_json="--json" in own, preset_variables=preset_variables)
     return exit_code_of(lambda: _invoke(given, session), session)
 
 
-def set_up_libraries() -> None:
-    """Sets environment variables for libraries that are imported later, if the user has not."""
+_LIBRARY_VARIABLES = {
     # TensorFlow logs about its build, which is of no use to the user.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "KERAS_BACKEND": "tensorflow",
     # Everything runs on CPUs; TensorFlow would put a model on a GPU that it finds.
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+    "CUDA_VISIBLE_DEVICES": "-1",
     # Our own messages say more than gRPC's log does.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    "GRPC_VERBOSITY": "NONE",
+}
+
+
+def set_up_libraries() -> frozenset[str]:
+    """Sets environment variables for libraries that are imported later, if the user has not.
+
+    Returns:
+        Names of those that it set.
+    """
+    names = frozenset(_LIBRARY_VARIABLES.keys() - os.environ.keys())
+    for name in names:
+        os.environ[name] = _LIBRARY_VARIABLES[name]
+    return names
 
 
 def _invoke(arguments: list[str], session: CommandSession) -> int:

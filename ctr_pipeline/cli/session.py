@@ -35,6 +35,7 @@ class CommandSession:
         as_json: Print one JSON object to stdout instead of text.
         run_folder: Set once the config is read; the traceback of a bug goes to its log.
         resume_command: Continues the work after an interruption; None if nothing can.
+        preset_variables: Environment variables that ctrpipe set for itself, not the user.
     """
 
     verbosity: int = 0
@@ -42,6 +43,7 @@ class CommandSession:
     as_json: bool = False
     run_folder: Path | None = None
     resume_command: str | None = None
+    preset_variables: frozenset[str] = frozenset()
     _progress: Progress | None = field(default=None, repr=False)
 
     @classmethod

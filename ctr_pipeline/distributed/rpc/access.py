@@ -74,6 +74,11 @@ class Access:
         return cls(token=token, tls=made.get("launcher"))
 
     @classmethod
+    def within_process(cls) -> "Access":
+        """New secrets that are written nowhere, for threads of this process."""
+        return cls(token=_LOOPBACK_PREFIX + secrets.token_urlsafe(32), tls=None)
+
+    @classmethod
     def load(cls, job_folder: Path, role: Role) -> "Access":
         """The secrets of one role in a job that was started; those of the others may be absent.
 

@@ -15,6 +15,7 @@ SERVING_ROLES: dict[str, Role] = {
     "MasterService": "master",
     "PsService": "ps",
     "LauncherService": "launcher",
+    "RendezvousService": "master",
 }
 """Who may serve a service."""
 

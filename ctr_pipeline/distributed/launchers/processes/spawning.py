@@ -17,6 +17,7 @@ def spawn(
     *,
     environment: Mapping[str, str],
     output: int,
+    errors: int | None = None,
     standard_input: int | None = None,
 ) -> int:
     """Starts a process that is killed when the calling *thread* ends.
@@ -25,7 +26,8 @@ def spawn(
 
     Args:
         command: An absolute path and its arguments.
-        output: Descriptor that becomes its stdout and stderr.
+        output: Descriptor that becomes its stdout.
+        errors: Descriptor that becomes its stderr; None: `output`.
         standard_input: Descriptor that becomes its stdin; None: nothing to read.
 
     Returns:
@@ -40,7 +42,7 @@ def spawn(
     actions = [
         source,
         (os.POSIX_SPAWN_DUP2, output, 1),
-        (os.POSIX_SPAWN_DUP2, output, 2),
+        (os.POSIX_SPAWN_DUP2, output if errors is None else errors, 2),
     ]
     return os.posix_spawn(
         sys.executable,

@@ -1,0 +1,161 @@
+"""`ctrpipe elastic-run`: runs a TensorFlow script on a changing number of nodes."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.session import CommandSession
+from ctr_pipeline.errors import CtrPipelineError
+
+
+@command(Panel.ELASTIC, has_json=False)
+def elastic_run(
+    session: CommandSession,
+    script: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The script to run.", show_default=False),
+    ],
+    *,
+    nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="MIN:MAX", help="How many nodes may train together.", show_default=False
+        ),
+    ],
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of 'ctrpipe elastic-rendezvous'.",
+            show_default=False,
+        ),
+    ] = None,
+    access: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="The access folder of the rendezvous.", show_default=False
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where TensorFlow of this node listens. Default: this host, a free port.",
+            show_default=False,
+        ),
+    ] = None,
+    standalone: Annotated[
+        bool,
+        typer.Option("--standalone", help="Run MAX nodes on this machine, and their rendezvous."),
+    ] = False,
+    monitor_interval: Annotated[
+        float,
+        typer.Option(
+            min=0.05, max=3.0, metavar="SECONDS", help="Time between two looks at script and nodes."
+        ),
+    ] = 1.0,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Failures of the script after which it is started again. Those are not counted "
+            "that come with the loss of a node.",
+        ),
+    ] = 3,
+    join_timeout: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="Time to wait for enough nodes.")
+    ] = 600.0,
+    exit_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.0, metavar="SECONDS", help="Time to wait for other nodes when the script is done."
+        ),
+    ] = 300.0,
+    grace: Annotated[
+        float,
+        typer.Option(min=0.0, metavar="SECONDS", help="Time from SIGTERM to SIGKILL for a script."),
+    ] = 10.0,
+) -> int:
+    """Run a TensorFlow script on nodes that come and go.
+
+    Each node runs the script with TF_CONFIG, as MultiWorkerMirroredStrategy wants it. When a node
+    joins or is lost, all nodes start the script again with a new TF_CONFIG, so the script should
+    save checkpoints and continue from the last one. The exit code is that of the script.
+
+    For example, on one machine:
+
+    ctrpipe elastic-run --standalone --nodes 1:2 -- python train.py
+
+    On several, after 'ctrpipe elastic-rendezvous' on one of them, the same command on each:
+
+    ctrpipe elastic-run --nodes 2:4 --rendezvous host-0:7100 --access access -- python train.py
+    """
+    from ctr_pipeline.distributed.coordination.rendezvous import RendezvousTimes
+    from ctr_pipeline.distributed.elastic.agent import Agent, AgentSettings
+    from ctr_pipeline.distributed.elastic.client import RendezvousClient
+    from ctr_pipeline.distributed.elastic.local_nodes import (
+        free_addresses,
+        local_host,
+        parse_address,
+        parse_nodes,
+        run_agents,
+    )
+    from ctr_pipeline.distributed.elastic.secrets import load_access
+    from ctr_pipeline.distributed.elastic.service import RendezvousServer
+    from ctr_pipeline.distributed.rpc.access import Access
+
+    settings = AgentSettings(
+        nodes=parse_nodes(nodes),
+        max_restarts=max_restarts,
+        monitor_seconds=monitor_interval,
+        join_seconds=join_timeout,
+        grace_seconds=grace,
+        exit_seconds=exit_timeout,
+    )
+    own = session.preset_variables
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+
+    def report(line: str) -> None:
+        if not session.quiet:
+            typer.echo(f"elastic-run: {line}", err=True)
+
+    with ExitStack() as stack:
+        if standalone:
+            if rendezvous is not None or access is not None or address is not None:
+                raise CtrPipelineError(
+                    "--standalone has a rendezvous and addresses of its own",
+                    remedy="Leave out --rendezvous, --access and --address, or --standalone",
+                )
+            secrets = Access.within_process()
+            server = RendezvousServer("127.0.0.1:0", secrets, RendezvousTimes())
+            place = stack.enter_context(server).address
+            addresses = free_addresses("127.0.0.1", settings.nodes.most)
+        else:
+            if rendezvous is None or access is None:
+                raise CtrPipelineError(
+                    "--rendezvous and --access are needed, or --standalone",
+                    remedy="'ctrpipe elastic-rendezvous --help' shows how to start a rendezvous",
+                )
+            place = parse_address("--rendezvous", rendezvous)
+            secrets = load_access(access, "worker")
+            addresses = (
+                free_addresses(local_host(place), 1)
+                if address is None
+                else [parse_address("--address", address)]
+            )
+        agents = [
+            Agent(
+                RendezvousClient(place, one, secrets),
+                script,
+                settings,
+                environment=environment,
+                report=report,
+            )
+            for one in addresses
+        ]
+        return run_agents(agents, least=settings.nodes.least if standalone else 1)
