@@ -85,7 +85,7 @@ def add_command(app: typer.Typer, name: str) -> None:
             group.command()(function)
         app.add_typer(group, name=name, rich_help_panel=registered.panel)
     else:
-        app.command(rich_help_panel=registered.panel)(registered.function)
+        app.command(name, rich_help_panel=registered.panel)(registered.function)
 
 
 def _with_session_options(

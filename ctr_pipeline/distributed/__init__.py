@@ -6,6 +6,7 @@
 - `worker`: leases tasks, pulls, computes, pushes, reports.
 - `master`: the ledger of tasks, members, cuts, validation, status. Never on the gradient path.
 - `launchers`: what starts and stops members, one for each `runtime.mode` with members.
+- `elastic`: rendezvous and agents for any TensorFlow script; no master, servers or tasks.
 
 A *task* is 64 batches of an epoch's permutation. A *lease* gives it to one worker. A *cut* is a
 consistent checkpoint: the ledger is frozen first, then every parameter server snapshots itself

@@ -45,7 +45,7 @@ def find_program(name: str) -> str:
         raise CtrPipelineError(
             "is not a program that can be run",
             place=name,
-            remedy="Write the command after --, such as: -- python train.py",
+            remedy="Write the command after --, such as: -- python script",
         )
     return os.path.abspath(path)  # noqa: PTH100  links stay: a virtual environment is one
 
