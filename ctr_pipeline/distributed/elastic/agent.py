@@ -227,7 +227,8 @@ class Agent:
             if step is Step.JOIN_NEXT_WORLD:
                 self._report(f"{explain_change(waiting_nodes)}; restarting")
             elif step is Step.RETRY:
-                self._report(f"restarting; {restarts_left} restarts were left")
+                allowed = self._settings.max_restarts
+                self._report(f"restarting, {restarts_left} of {allowed} restarts left")
             if step is not Step.GO_ON:
                 return step
         return Step.GO_ON

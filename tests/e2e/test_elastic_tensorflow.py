@@ -1,0 +1,188 @@
+"""Elastic runs of TensorFlow's collectives, on nodes with TLS that join and are killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
+
+CTRPIPE = [sys.executable, "-m", "ctr_pipeline"]
+
+
+SCRIPT = """
+import json, os, pathlib, sys
+import numpy as np
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import keras
+
+folder = pathlib.Path(sys.argv[1])
+version = int(os.environ["CTRPIPE_WORLD_VERSION"])
+rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+size = strategy.num_replicas_in_sync
+batch = 32
+
+with strategy.scope():
+    model = keras.Sequential([
+        keras.layers.Input((28, 28)),
+        keras.layers.Flatten(),
+        keras.layers.Dense(16, activation="relu"),
+        keras.layers.Dense(10),
+    ])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+    num_replica_steps = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
+
+saved, first = folder / "checkpoint.npz", 0
+if saved.exists():
+    with np.load(saved) as arrays:
+        first = int(arrays["step"])
+        num_replica_steps.assign(float(arrays["num_replica_steps"]))
+        model.set_weights([arrays[str(i)] for i in range(len(model.weights))])
+
+
+def train(images, labels, wants_end):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(loss_of(labels, model(images, training=True))) / (batch * size)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply(gradients, model.trainable_variables)
+    num_replica_steps.assign_add(1.0)
+    return loss, wants_end
+
+
+@tf.function
+def step(images, labels, wants_end):
+    results = strategy.run(train, (images, labels, wants_end))
+    return [strategy.reduce("SUM", one, axis=None) for one in results]
+
+
+before, number, loss = float(num_replica_steps.numpy()), first, 0.0
+while True:
+    random = np.random.default_rng([number, rank])
+    images = random.random((batch, 28, 28), np.float32)
+    labels = (images.mean((1, 2)) > 0.5).astype(np.int32)
+    wants_end = np.float32((folder / "done").exists())
+    loss, votes = step(tf.constant(images), tf.constant(labels), tf.constant(wants_end))
+    number += 1
+    if rank == 0:
+        weights = {str(i): one for i, one in enumerate(model.get_weights())}
+        total = float(num_replica_steps.numpy())
+        with open(folder / "next.npz", "wb") as file:
+            np.savez(file, step=number, num_replica_steps=total, **weights)
+        (folder / "next.npz").rename(saved)
+    if number == first + 3:
+        facts = {
+            "size": size,
+            "first": first,
+            "added": float(num_replica_steps.numpy()) - before,
+            "before": before,
+            "weights": [float(np.abs(one).sum()) for one in model.get_weights()],
+            "loss": float(loss),
+        }
+        own = folder / f"{version}.{rank}"
+        own.with_suffix(f".{rank}.new").write_text(json.dumps(facts))
+        own.with_suffix(f".{rank}.new").rename(own)
+    if float(votes) > 0.0 and number >= first + 3:
+        sys.exit(0)
+"""
+
+
+class Cluster:
+    """The rendezvous and nodes of one run, as processes."""
+
+    def __init__(self, folder, stack):
+        self._folder = folder
+        self._stack = stack
+        (self._place,) = free_addresses("127.0.0.1", 1)
+        (folder / "script.py").write_text(SCRIPT)
+        options = ("--bind", self._place, "--access", str(folder / "access"), "--lease", "4")
+        self.rendezvous = self._start("rendezvous", "elastic-rendezvous", *options)
+        self._wait(lambda: "Serving" in self.log("rendezvous"))
+
+    def _start(self, name, *arguments):
+        with open(self._folder / f"{name}.log", "wb") as log:  # noqa: PTH123
+            process = subprocess.Popen([*CTRPIPE, *arguments], stdout=log, stderr=log)
+        self._stack.callback(self._end, process)
+        return process
+
+    @staticmethod
+    def _end(process):
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def log(self, name):
+        return (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def start_node(self, name):
+        return self._start(
+            *(name, "elastic-run", "--nodes", "2:3", "--rendezvous", self._place),
+            *("--access", str(self._folder / "access"), "--monitor-interval", "0.2"),
+            *("--max-restarts", "0", "--grace", "3"),
+            *("--", sys.executable, str(self._folder / "script.py"), str(self._folder)),
+        )
+
+    def _wait(self, condition, seconds=280.0):
+        end = time.monotonic() + seconds
+        while not condition():
+            logs = {path.name: path.read_text()[-3000:] for path in self._folder.glob("*.log")}
+            assert time.monotonic() < end, logs
+            assert not any("giving up" in log for log in logs.values()), logs
+            time.sleep(0.2)
+
+    def expect_world(self, size):
+        """The facts of a world of that many nodes once all have trained in it."""
+
+        def versions():
+            paths = [path.name.split(".") for path in self._folder.glob("[0-9]*.[0-9]")]
+            return [int(v) for v, rank in paths if rank == "0"]
+
+        def facts_of(version):
+            paths = sorted(self._folder.glob(f"{version}.[0-9]"))
+            return [json.loads(path.read_text()) for path in paths]
+
+        def newest():
+            return facts_of(max(versions(), default=0))
+
+        self._wait(lambda: len(newest()) == size and newest()[0]["size"] == size)
+        facts = newest()
+        assert all(one == {**facts[0], "loss": one["loss"]} for one in facts)
+        assert facts[0]["added"] == 3 * size
+        return facts[0]
+
+    def finish(self, *nodes):
+        (self._folder / "done").write_text("")
+        for node in nodes:
+            assert node.wait(120) == 0
+        assert self.rendezvous.wait(60) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+def test_a_keras_model_and_a_collective_variable_over_growth_and_shrink(tmp_path):
+    with ExitStack() as stack:
+        cluster = Cluster(tmp_path, stack)
+        nodes = [cluster.start_node("node-0"), cluster.start_node("node-1")]
+        first = cluster.expect_world(2)
+        assert first["first"] == first["before"] == 0
+
+        third = cluster.start_node("node-2")
+        second = cluster.expect_world(3)
+        assert second["before"] == 2 * second["first"] > 0, "every step was one of two nodes"
+
+        third.send_signal(signal.SIGKILL)
+        last = cluster.expect_world(2)
+        assert last["before"] - second["before"] == 3 * (last["first"] - second["first"])
+        assert "a member was lost" in cluster.log("node-0") + cluster.log("node-1")
+        cluster.finish(*nodes)
