@@ -4,10 +4,10 @@ Each set (`generated_sets.py`) is a million rows, or the few of its kind, of whi
 tenths validate and test. The config names the files and the label, nothing else: features, model
 and training are those of the pipeline. Losses are expected over the labels of the test rows, whose
 true click probabilities are known. The floor has the true effect of every id that a training row
-shows, however rarely, so no model that has to estimate effects from clicks reaches it. How near one
-can come tells a learner that is told how the set was made, all but what ids do (`told_learner.py`).
-Beside them stands the loss of the true main effects alone, which knows nothing of columns that act
-together.
+shows, however rarely, so no model that has to estimate effects from clicks reaches it. The
+known-form baseline (`known_form_baseline.py`), which knows how the set was made but for the effects
+of its ids, shows how near a model can come. The loss of the true main effects alone, without
+columns that act together, is shown as well.
 
     python benchmarks/generated_quality.py --seeds 3
 """
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from criteo_quality import train_and_score
 from generated_sets import KINDS, Kind, draw_set
+from known_form_baseline import predict_known_form
 from machine import Spread, describe_machine, print_machine, print_table, write_results
-from told_learner import predict_told
 
 from ctr_pipeline.apps.sample.reference_losses import cross_entropy, ranking_quality
 
@@ -45,7 +45,7 @@ def run_kind(kind: Kind, *, num_rows: int, seed: int, folder: Path) -> dict[str,
     predicted_B = prediction.probabilities
     labels_B = generated.test["click"].to_numpy(dtype=np.float64)
     losses = generated.losses(predicted_B)
-    told = cross_entropy(generated.probabilities_B, predict_told(generated))
+    told = cross_entropy(generated.probabilities_B, predict_known_form(generated))
     return {
         **losses,
         "told": told,
@@ -84,7 +84,7 @@ def main() -> None:
     print(f"\n{num_rows:,} rows (few rows: 20,000), {seeds} seeds\n")
     print_machine(machine)
     print_table(
-        ["kind", "logloss", "true effects", "above them, %", "told learner", "above it, %",
+        ["kind", "logloss", "true effects", "above them, %", "known-form baseline", "above it, %",
          "true main effects", "constant rate", "AUC", "floor's AUC", "predicted / expected",
          "seconds"],
         [

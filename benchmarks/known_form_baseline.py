@@ -1,4 +1,4 @@
-"""What a learner scores that is told how a generated set was made, all but what its ids do.
+"""The known-form baseline: a learner that knows how a generated set was made, but for its ids.
 
 It is given the form of the model, the columns that act in pairs, the curves of the numbers, the
 click rate, and the distribution that effects and factors were drawn from; it has to learn these
@@ -6,7 +6,7 @@ from the training clicks, as every model has to. It takes their most probable va
 the true ones, so that no local optimum is in the way) and averages the probability of a test row
 over what is left unknown: normal with the inverse of the diagonal of the second derivatives as
 variance (Laplace's approximation; MacKay, "The evidence framework applied to classification
-networks", 1992). A learner that is told nothing cannot be expected to do better.
+networks", 1992). No learner that knows less can be expected to do better.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class _Effects:
         )
 
 
-def predict_told(generated: GeneratedSet) -> Floats:
+def predict_known_form(generated: GeneratedSet) -> Floats:
     """Probabilities of the test rows, [B]."""
     recipe = generated.recipe
     num_train, size = len(generated.train), recipe.known_logits_B.size
