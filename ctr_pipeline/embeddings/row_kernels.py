@@ -260,9 +260,8 @@ def write_fresh_rows(
             record[i] = fresh_GR[group, i]
         row_seed = _mix(table_seeds_T[key >> ID_BITS] ^ _mix(np.uint64(key & _ID_MASK) + GOLDEN))
         for s in range(plan_GSP.shape[1]):
-            start = int(plan_GSP[group, s, PLAN_FIRST])
-            dim = int(plan_GSP[group, s, PLAN_DIM])
-            draw_values(draws_GSD[group, s], row_seed, start, dim, record, HEADER_WORDS)
+            start, dim = plan_GSP[group, s, PLAN_FIRST], plan_GSP[group, s, PLAN_DIM]
+            draw_values(draws_GSD[group, s], row_seed, start, dim, record, _FIRST_VALUE)
 
 
 @kernel
