@@ -237,7 +237,9 @@ class Agent:
         """Whether the world is still the right one; scripts go on without a rendezvous."""
         try:
             waiting_nodes = self._rendezvous.get_waiting_nodes(world.version)
-        except PeerUnavailable as error:
+        except (PeerUnavailable, CallRefused) as error:
+            if isinstance(error, CallRefused) and not error.may_pass:
+                raise
             if self._answers:
                 self._report(f"the rendezvous does not answer, the script goes on ({error})")
             self._answers = False

@@ -223,8 +223,8 @@ class Job:
         self.agents = {}
         self.threads = []
         self.access = Access.within_process()
-        times = RendezvousTimes(gather_seconds=0.5, lease_seconds=4.0)
-        self.server = stack.enter_context(RendezvousServer("127.0.0.1:0", self.access, times))
+        self.times = RendezvousTimes(gather_seconds=0.5, lease_seconds=4.0)
+        self.server = stack.enter_context(RendezvousServer("127.0.0.1:0", self.access, self.times))
         stack.callback(self.stop)
 
     def start(self, name, **settings):
@@ -343,6 +343,20 @@ def test_scripts_go_on_without_a_rendezvous(start_job):
     wait_until(lambda: any("does not answer" in line for line in job.lines))
     time.sleep(0.3)
     job.finish("a:1")
+
+
+def test_nodes_form_a_world_again_at_a_rendezvous_that_was_restarted(start_job):
+    job = start_job(2, 2)
+    job.start("a:1")
+    job.start("b:1")
+    job.expect_world(1, "a:1", "b:1")
+    for path in job.folder.glob("1.*"):
+        path.unlink()
+    job.server.__exit__(None, None, None)
+    with RendezvousServer(job.server.address, job.access, job.times) as again:
+        job.expect_world(1, "a:1", "b:1")
+        job.finish("a:1", "b:1")
+        assert again.wait_until_finished(10.0)
 
 
 class FakeAgent:
