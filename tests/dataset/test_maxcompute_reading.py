@@ -6,6 +6,7 @@ import pytest
 from maxcompute_service import ACCESS_KEY, PROJECT, Fault, running_service
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
+from ctr_pipeline.dataset.columns import plan_columns
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 from ctr_pipeline.dataset.formats.maxcompute import reading
 from ctr_pipeline.dataset.formats.maxcompute.table import TableAddress, parse_address
@@ -111,6 +112,21 @@ def test_an_expired_session_is_replaced_by_another(service, expected, tmp_path, 
     first = reader.read(0, 10)
     service.expire_sessions()
     assert sum(batch.num_rows for batch in [*first, *reader.read(10, 10)]) == 20
+
+
+def test_ranges_of_a_table_hold_its_rows(service):
+    service.add_table("clicks", clicks())
+    data = config(**WHOLE)
+    source = inspect_source(data)
+    plan = plan_columns(data, TYPES, label_required=True, carried=(), sensitive=())
+    units = source.units("train", source.size_bytes // 3)
+    assert len(units) > 1
+    found = []
+    for cut in (source.units("train"), units):
+        blocks = [block for unit in cut for block in source.read(unit, plan, 1 << 20)]
+        found.append(pa.concat_tables([block.parse(plan).table for block in blocks]))
+    assert found[0].num_rows == NUM_ROWS
+    assert found[1].equals(found[0])
 
 
 def test_partitions_are_read_one_after_another(service, expected, tmp_path):
