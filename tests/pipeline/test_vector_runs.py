@@ -93,7 +93,7 @@ def test_the_plan_shows_it(trained):
     assert loaded.config.features[0].vector.length == 4
     plan = check_config(loaded, progress=SilentProgress())
     assert plan.rows[0].number == "vector(4) → standardize"
-    assert plan.rows[0].id == ""
+    assert plan.rows[0].id is None
 
 
 def test_new_rows(rows, trained):
