@@ -7,7 +7,6 @@
 """
 
 import base64
-import ctypes
 import datetime
 import json
 import os
@@ -31,6 +30,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from ctr_pipeline.distributed.launchers.processes import parent_death
+
 GO_MODULE = "go.etcd.io/etcd/server/v3"
 GO_VERSION = "v3.6.8"
 _GO_MAIN = f"""package main
@@ -44,8 +45,6 @@ import (
 func main() {{ etcdmain.Main(os.Args) }}
 """
 _START_SECONDS = 30.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 class NoEtcd(Exception):
@@ -183,10 +182,6 @@ def free_port() -> int:
         return port
 
 
-def _die_with_parent() -> None:
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def call_gateway(url: str, path: str, body: object) -> dict[str, Any]:
     """A call of etcd's JSON gateway, by other means than the product's."""
     request = urllib.request.Request(f"{url}/v3{path}", json.dumps(body).encode())  # noqa: S310
@@ -278,14 +273,15 @@ class EtcdServer:
         environment = {key: value for key, value in os.environ.items() if key[:5] != "ETCD_"}
         # The signal comes with the end of the thread that started the process.
         in_main = threading.current_thread() is threading.main_thread()
-        before = _die_with_parent if in_main else None
+        # gRPC's handlers of forks may hang a child that runs Python before it is the program.
+        if in_main:
+            command = [sys.executable, "-I", parent_death.__file__, str(os.getpid()), *command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdout=log,
                 stderr=log,
                 env=environment,
-                preexec_fn=before,  # noqa: PLW1509
             )
         self._wait_until_it_answers()
 

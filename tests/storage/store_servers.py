@@ -4,10 +4,8 @@ They are installed by `make stores`, in an environment of their own; `CTRPIPE_ST
 another one.
 """
 
-import ctypes
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,9 +18,9 @@ from pathlib import Path
 import obstore
 from obstore.store import S3Store
 
+from ctr_pipeline.distributed.launchers.processes import parent_death
+
 _START_SECONDS = 60.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 BUCKET = "runs-of-tests"
 KEY_ID = "AKIDOFTESTS"
 SECRET = "secret-of-tests"  # noqa: S105
@@ -48,11 +46,11 @@ def serve(server: str, folder: Path) -> Iterator[str]:
     assert path is not None
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [path, *arguments],
+            # gRPC's handlers of forks may hang a child that runs Python before it is the program.
+            [sys.executable, "-I", parent_death.__file__, str(os.getpid()), path, *arguments],
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            preexec_fn=lambda: _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
         )
     try:
         _create_bucket(server, f"127.0.0.1:{port}", process)
