@@ -214,7 +214,7 @@ class DataConfig(Section):
     def training_rows(self) -> Paths:
         """What `train` or `query` names."""
         # One of them is there, as `_distinct` sees to.
-        return self.train or self.query or ""
+        return (self.query or "") if self.train is None else self.train
 
     @property
     def training_key(self) -> str:

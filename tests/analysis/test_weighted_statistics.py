@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from engine_rows import assert_close
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.parts import read_batches
@@ -49,6 +49,7 @@ def assert_weighted(moments, values, weights):
 
 @settings(max_examples=20, deadline=None)
 @given(rows=ROWS)
+@example(rows=[(0.0, 1.0), (1 / 8, 1e-307)])
 def test_moments_weigh_rows(collect, rows):
     values, weights = zip(*rows, strict=True)
     chain = (Log(),)
