@@ -43,7 +43,7 @@ def finish(world):
     world.batch_seconds = 0.0
     view = world.wait_until_trained()
     assert dict(world.model()) == dict.fromkeys(all_batches(world.spec, 2), 1)
-    assert view.records.trained == 2 * 1030
+    assert view.records.trained == 2 * 518
     assert world.join_master() == 0
     return view
 
@@ -53,7 +53,7 @@ def test_a_job_runs_and_its_ledger_can_be_read(start, shared_etcd):
     finish(world)
     view = read_status(world.run_folder)
     assert view.state == "finished"
-    assert view.records.trained == 2 * 1030
+    assert view.records.trained == 2 * 518
     assert not (world.run_folder / "job" / "ledger.sqlite").exists()
 
 

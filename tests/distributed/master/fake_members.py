@@ -1,14 +1,12 @@
 """Members of a job that talk to a real master over gRPC and train nothing but a count.
 
-The "model" of a fake parameter server counts how often each batch was applied to each of its
-partitions, so a test can ask of it, exactly: was every batch of every epoch applied once, and does
-the model hold whatever the ledger counts?
+Parameter servers are real ones. Each batch adds 1 to a row of its own in every partition, and to
+every dense value, so a test can ask of the model, exactly: was every batch of every epoch applied
+once, and does the model hold whatever the ledger counts?
 """
 
-import json
 import threading
 import time
-import zlib
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 from job_specs import job_spec
+from ps_requests import Caller
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.messages import (
     BatchLoss,
-    BitmapScope,
     Empty,
     HeartbeatReply,
     HeartbeatRequest,
@@ -30,45 +28,47 @@ from ctr_pipeline.distributed.coordination.messages import (
     LeasedTask,
     LeaseReply,
     LeaseRequest,
-    LoggedFile,
     Member,
     MemberStats,
     RegisterReply,
     RegisterRequest,
-    RestoreReply,
-    RestoreRequest,
     ScaleRequest,
     ScoreSummary,
     SnapshotReply,
     SnapshotRequest,
-    TaskBitmap,
     TaskReport,
 )
-from ctr_pipeline.distributed.coordination.spec import (
-    EncodedSplit,
-    JobSpec,
-)
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.spec import EncodedSplit, JobSpec
 from ctr_pipeline.distributed.master.program import Master
 from ctr_pipeline.distributed.master.settings import plan_epoch
 from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.program import warm_up
+from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
+from ctr_pipeline.distributed.ps.session import PsSession
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
+from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
-from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
 from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.specs.segment import SegmentSpec
+from ctr_pipeline.specs.table import TableSpec
 
 NUM_PARTITIONS = 4
+COUNTING = OptimizerSpec(name="sgd", learning_rate=1.0)
 
 
 def prepare_job(
     run_folder: Path,
     *,
-    num_rows: int = 1030,
+    num_rows: int = 518,
     batch_size: int = 4,
     epochs: int = 2,
     servers: int = 2,
@@ -102,7 +102,9 @@ def prepare_job(
     (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
     spec = job_spec(
         seed=5,
-        dense_optimizer=OptimizerSpec(name="sgd", learning_rate=0.1),
+        tables=(TableSpec("batches", 1 << 16),),
+        segments=(SegmentSpec("count", 1, COUNTING, "sum"),),
+        dense_optimizer=COUNTING,
         num_partitions=NUM_PARTITIONS,
         num_parameter_servers=servers,
         splits=(
@@ -113,9 +115,10 @@ def prepare_job(
         batch_size=batch_size,
         epochs=epochs,
         checkpoint_seconds=checkpoint_seconds,
+        checkpoints_folder=str(run_folder / "checkpoints"),
     )
     Access.create(run_folder / "job", tls=False)
-    create_folder(run_folder / spec.checkpoints_folder, spec.job)
+    create_folder(run_folder / "checkpoints", spec.job)
     save_spec(run_folder / "job", spec)
     return spec
 
@@ -130,157 +133,108 @@ def all_batches(spec: JobSpec, epochs: int) -> set[tuple[int, int, int]]:
     }
 
 
-class RolledBackError(Exception):
-    """A parameter server is of another generation."""
+def rows_of_batches(spec: JobSpec, epochs: int) -> dict[tuple[int, int, int], np.ndarray]:
+    """The keys of each batch, all different: as many as there are partitions, one in each."""
+    keys = np.arange(spec.tables[0].num_ids)
+    owners = partitions_of(keys, NUM_PARTITIONS)
+    of_partitions = [keys[owners == partition].tolist() for partition in range(NUM_PARTITIONS)]
+    batches = sorted(all_batches(spec, epochs))
+    assert len(batches) <= min(map(len, of_partitions))
+    return {
+        batch: np.array(of_batch) for batch, *of_batch in zip(batches, *of_partitions, strict=False)
+    }
 
 
-class ServerGoneError(Exception):
-    """A parameter server is not there."""
+class NotAppliedError(Exception):
+    """A parameter server is gone, or of another generation, or knows a later attempt."""
 
 
 def _secret_of(incarnation: str) -> str:
     return f"secret of {incarnation}".ljust(32, ".")
 
 
-class FakeServer:
-    """A parameter server whose rows count how often each batch was applied."""
+class CountingServer:
+    """A parameter server as threads of this process.
+
+    Attributes:
+        fail_snapshots: So many cuts to come are refused, as of a full disk.
+    """
 
     def __init__(self, world: "World", index: int, incarnation: str) -> None:
         self._world = world
         self.member = Member("ps", index, incarnation, _secret_of(incarnation))
-        self.generation = -1
-        self.counts: dict[int, Counter] = {}
-        # By partition: after a restore under another number of servers they may differ.
-        self.marks: dict[int, dict[tuple[int, int], int]] = {}
-        self.attempts: dict[tuple[int, int], int] = {}
-        self.changed: dict[int, set] = {}
-        self.delta_after = 0
-        self.lock = threading.Lock()
+        self.core = PsCore(world.spec, index)
+        self.fail_snapshots = 0
         self.stopped = threading.Event()
         self.leaving = threading.Event()
-        self.fail_snapshots = 0
-        self.server = RpcServer(
-            "PsService",
+        snapshot = Method("Snapshot", SnapshotRequest, SnapshotReply, self._snapshot)
+        self._server = RpcServer(
+            SERVICE,
             [
-                Method("Snapshot", SnapshotRequest, SnapshotReply, self.snapshot),
-                Method("Restore", RestoreRequest, RestoreReply, self.restore),
+                snapshot if method.name == snapshot.name else method
+                for method in ps_methods(self.core, self.leaving.set, world.connect_server)
             ],
             address="127.0.0.1:0",
             access=world.access,
             num_threads=4,
         )
-        self.address = self.server.start()
-        self.talk = threading.Thread(target=self._talk, daemon=True)
-        self.talk.start()
+        self.address = self._server.start()
+        self._thread = threading.Thread(target=self._talk, daemon=True)
+        self._thread.start()
 
-    def push(self, generation: int, epoch: int, task: int, attempt: int, batch: int) -> bool:
-        """Applies a batch once; whether it had been applied before."""
-        with self.lock:
-            if self.stopped.is_set():
-                raise ServerGoneError
-            if generation != self.generation:
-                raise RolledBackError
-            key = (epoch, task)
-            if attempt < self.attempts.get(key, 0):
-                raise RolledBackError
-            self.attempts[key] = attempt
-            repeated = False
-            for partition, counts in self.counts.items():
-                marks = self.marks[partition]
-                if marks.get(key, 0) >> batch & 1:
-                    repeated = True
-                    continue
-                marks[key] = marks.get(key, 0) | 1 << batch
-                counts[(epoch, task, batch)] += 1
-                self.changed[partition].add((epoch, task, batch))
-            return repeated
+    def push(self, generation: int, batch: BatchId, worker: str) -> bool:
+        """Applies a batch once; whether it had been applied before.
 
-    def snapshot(self, request: SnapshotRequest) -> SnapshotReply:
-        def refused(why):
-            return SnapshotReply(why, (), (), 0, 0.0)
+        Raises:
+            NotAppliedError: It is not.
+        """
+        if self.stopped.is_set():
+            raise NotAppliedError
+        caller = Caller(self.core, worker)
+        keys = self._world.rows[batch.epoch, batch.task, batch.batch]
+        keys = keys[list(self.core.placement.partitions_of(self.core.index))]
+        pulled = caller.pull(keys, batch=batch, generation=generation)
+        if pulled.status is Status.NOT_READY:
+            caller.init(generation=generation)
+            pulled = caller.pull(keys, batch=batch, generation=generation)
+        if pulled.status is not Status.DONE:
+            raise NotAppliedError
+        pushed = caller.push(keys, batch, version=pulled.version, generation=generation)
+        if pushed.status not in {Status.DONE, Status.REPEATED}:
+            raise NotAppliedError
+        return pushed.status is Status.REPEATED
 
+    def _snapshot(self, request: SnapshotRequest) -> SnapshotReply:
         if self.fail_snapshots:
             self.fail_snapshots -= 1
-            self.delta_after = 0
-            return refused("the disk is full")
-        with self.lock:
-            if request.generation != self.generation:
-                return refused("another generation")
-            full = request.full or not request.parent or self.delta_after != request.parent
-            rows = {
-                partition: {
-                    key: count
-                    for key, count in counts.items()
-                    if full or key in self.changed[partition]
-                }
-                for partition, counts in self.counts.items()
-            }
-            marks = tuple(
-                TaskBitmap(epoch, task, mask, BitmapScope((partition,), ()))
-                for partition, of_partition in self.marks.items()
-                for (epoch, task), mask in of_partition.items()
-            )
-            self.changed = {partition: set() for partition in self.counts}
-            self.delta_after = request.cut
-        kind = "base" if full else "delta"
-        files = [
-            self._write(rows_name(partition, kind, request.cut), held, partition, kind, 0)
-            for partition, held in rows.items()
-            if held or full
-        ]
-        first = 5 * self.member.index
-        files.append(self._write(dense_name(first, request.cut), {}, -1, "dense", first))
+            return SnapshotReply("the disk is full", (), (), 0, 0.0)
+        reply = self.core.snapshot(request)
         self._world.on_snapshot(self, request)
-        return SnapshotReply("", tuple(files), marks, 0, 0.001)
-
-    def _write(self, name, rows, partition, kind, first) -> LoggedFile:
-        content = json.dumps([[*key, count] for key, count in rows.items()]).encode()
-        (self._world.checkpoints / name).write_bytes(content)
-        return LoggedFile(
-            name, len(content), zlib.crc32(content), len(rows), partition, kind, first
-        )
-
-    def restore(self, request: RestoreRequest) -> RestoreReply:
-        with self.lock:
-            servers = self._world.spec.num_parameter_servers
-            owned = range(self.member.index, NUM_PARTITIONS, servers)
-            counts = {partition: Counter() for partition in owned}
-            marks = {partition: {} for partition in owned}
-            for entry in request.partitions:
-                if entry.partition not in counts:
-                    continue
-                for file in entry.files:
-                    content = (self._world.checkpoints / file.name).read_bytes()
-                    if zlib.crc32(content) != file.crc32:
-                        return RestoreReply(f"{file.name} is damaged", 0, damaged=True)
-                    for epoch, task, batch, count in json.loads(content):
-                        counts[entry.partition][(epoch, task, batch)] = count
-                for bitmap in request.bitmaps[entry.bitmaps_of]:
-                    if entry.partition in bitmap.scope.partitions:
-                        marks[entry.partition][(bitmap.epoch, bitmap.task)] = bitmap.mask
-            self.counts, self.marks, self.attempts = counts, marks, {}
-            self.changed = {partition: set() for partition in counts}
-            self.delta_after = request.cut
-            self.generation = request.generation
-            return RestoreReply("", sum(len(c) for c in counts.values()))
+        return reply
 
     def kill(self) -> None:
         """Ends it at once."""
-        with self.lock:
-            self.stopped.set()
-        self.server.stop(0.0)
-        self.talk.join()
+        self.stopped.set()
+        self._server.stop(0.0)
+        self._thread.join()
 
     def _talk(self) -> None:
-        talk = MasterTalk(self._world, self.member, self.address)
-        while not self.stopped.wait(0.03):
-            reply = talk.heartbeat(self.generation, (), ())
-            told = reply is not None and reply.directive == "leave"
-            if told or self.leaving.is_set():
+        session = PsSession(
+            self.core,
+            member=self.member,
+            address=self.address,
+            metrics_address="",
+            connect=self._world.connect_master,
+            stats=MemberStats,
+        )
+        while not self.stopped.is_set():
+            pause = session.turn()
+            if session.must_leave or self.leaving.is_set():
                 self.stopped.set()
-                self.server.stop(0.0)
+                self._server.stop(0.0)
                 self._world.launcher.completed(self.member)
-        talk.close()
+            self.stopped.wait(min(pause, 0.03))
+        session.close()
 
 
 class MasterTalk:
@@ -442,12 +396,14 @@ class FakeWorker:
             try:
                 repeated = [
                     self._world.server_at(address).push(
-                        self.generation, key.epoch, key.task, holding.task.attempt, batch
+                        self.generation,
+                        BatchId(key.epoch, key.task, holding.task.attempt, batch),
+                        self.member.incarnation,
                     )
                     for address in self.addresses
                     if self.member.incarnation not in self._world.liars
                 ]
-            except (RolledBackError, ServerGoneError):
+            except NotAppliedError:
                 self.holdings = []
                 self.stopped.wait(0.02)
                 return
@@ -492,7 +448,7 @@ class FakeLauncher:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._lock = threading.RLock()
-        self.members: dict[tuple[str, int], FakeServer | FakeWorker] = {}
+        self.members: dict[tuple[str, int], CountingServer | FakeWorker] = {}
         self.states: dict[tuple[str, int], ProcessState] = {}
         self.starts: Counter = Counter()
         self.crashing: set[str] = set()
@@ -512,7 +468,7 @@ class FakeLauncher:
             if role in self.crashing:
                 self._end(place, 1, "error", "Traceback …\nImportError: no module named layers")
                 return
-            kind = FakeServer if role == "ps" else FakeWorker
+            kind = CountingServer if role == "ps" else FakeWorker
             self.members[place] = kind(self._world, index, name)
 
     def stop(self, role, index, incarnation, *, grace_seconds) -> None:
@@ -579,6 +535,9 @@ class World:
         self.run_folder = run_folder
         self.checkpoints = run_folder / "checkpoints"
         self.spec = spec
+        # Otherwise the servers would compile while the master waits for them.
+        warm_up(spec)
+        self.rows = rows_of_batches(spec, spec.course.epochs)
         self.access = Access.load(run_folder / "job", "launcher")
         self.launcher = FakeLauncher(self)
         self.batch_seconds = 0.0005
@@ -657,22 +616,44 @@ class World:
         assert view.state == "finished", view
         return view
 
-    def server_at(self, address: str) -> FakeServer:
+    def connect_master(self) -> RpcClient:
+        endpoint = load_endpoint(self.run_folder / "job")
+        if endpoint is None:
+            raise PeerUnavailable("no master has announced itself")
+        return RpcClient("MasterService", endpoint.address, self.access)
+
+    def connect_server(self, address: str) -> RpcClient:
+        return RpcClient(SERVICE, address, self.access)
+
+    def server_at(self, address: str) -> CountingServer:
         for (role, _), member in list(self.launcher.members.items()):
             if role == "ps" and member.address == address:
                 return member
-        raise ServerGoneError
+        raise NotAppliedError
 
-    def model(self) -> Counter:
+    def model(self) -> dict[tuple[int, int, int], float]:
         """How often each batch was applied; the same in all partitions."""
-        parts = [
-            counts
-            for index in range(self.spec.num_parameter_servers)
-            for counts in self.launcher.members[("ps", index)].counts.values()
-        ]
-        assert len(parts) == NUM_PARTITIONS
-        assert all(part == parts[0] for part in parts)
-        return parts[0]
+        keys = np.concatenate(list(self.rows.values()))
+        counts = np.zeros(len(keys))
+        num_held = 0
+        for index in range(self.spec.num_parameter_servers):
+            core = self.launcher.members[("ps", index)].core
+            owned = np.isin(
+                partitions_of(keys, NUM_PARTITIONS), core.placement.partitions_of(index)
+            )
+            rows, dense = Caller(core).values(keys[owned], core.generation)
+            counts[owned] = rows
+            num_held += core.num_rows
+            # A batch counts once in each of the dense values, too.
+            assert dense == [sum(rows) / len(core.placement.partitions_of(index))] * len(dense)
+        of_batches = counts.reshape(-1, NUM_PARTITIONS)
+        assert (of_batches == of_batches[:, :1]).all()
+        assert num_held == np.count_nonzero(counts)
+        return {
+            batch: count
+            for batch, count in zip(self.rows, of_batches[:, 0].tolist(), strict=True)
+            if count
+        }
 
     def close(self) -> None:
         self.is_over = True

@@ -71,7 +71,7 @@ def test_a_job_runs_to_its_end(start):
     assert view.records.repeated == 0
     assert [record.epoch for record in view.history] == [0, 1]
     assert view.history[-1].train_logloss == pytest.approx(0.5)
-    assert view.history[-1].num_rows == 1030
+    assert view.history[-1].num_rows == 518
     assert view.history[-1].step == view.step == view.checkpoint.step
     assert view.auc == view.history[-1].valid_auc
     assert {metrics.split: metrics.num_rows for metrics in view.final_metrics} == {
@@ -151,7 +151,7 @@ def test_a_killed_workers_tasks_are_done_by_others(start):
 def test_a_worker_that_reports_what_no_server_holds_is_found_at_the_next_cut(start):
     world = start(batch_size=2, checkpoint_seconds=0.15)
     world.liars.add("worker-1-1")
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: any("reported batches" in event.what for event in view.events))
     # The other worker alone would end the job sooner than it is replaced.
     world.wait_for(lambda _: world.launcher.starts[("worker", 1)] == 2)
@@ -165,7 +165,7 @@ def test_a_worker_that_reports_what_no_server_holds_is_found_at_the_next_cut(sta
 
 def test_a_killed_server_takes_the_job_back_to_the_last_cut(start):
     world = start(batch_size=2, checkpoint_seconds=0.15)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     before = world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step + 20)
     world.launcher.kill("ps", 1)
     back = world.wait_for(lambda view: view.generation > before.generation)
@@ -184,7 +184,7 @@ def test_a_killed_server_takes_the_job_back_to_the_last_cut(start):
 @pytest.mark.slow
 def test_all_servers_killed_at_once(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
     world.launcher.kill("ps", 0)
     world.launcher.kill("ps", 1)
@@ -194,7 +194,7 @@ def test_all_servers_killed_at_once(start):
 
 def test_a_killed_master_goes_on_from_its_ledger(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.records.trained > 100)
     before = world.status()
     address = load_endpoint(world.run_folder / "job").address
@@ -217,7 +217,7 @@ def test_a_killed_master_goes_on_from_its_ledger(start):
 @pytest.mark.parametrize("victim", [("worker", 0), ("ps", 0)])
 def test_master_and_another_killed_at_once(start, victim):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
     world.kill_master()
     world.launcher.kill(*victim)
@@ -229,7 +229,7 @@ def test_master_and_another_killed_at_once(start, victim):
 @pytest.mark.slow
 def test_a_master_killed_again_and_again(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.003
+    world.batch_seconds = 0.005
     for number in range(5):
         enough = 150 * (number + 1)
         world.wait_for(lambda view, enough=enough: view.records.trained > enough)
@@ -241,7 +241,7 @@ def test_a_master_killed_again_and_again(start):
 
 def test_everything_killed_at_once_is_resumed(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
     world.kill_master()
     world.launcher.kill_all()
@@ -257,7 +257,7 @@ def test_everything_killed_at_once_is_resumed(start):
 @pytest.mark.slow
 def test_resumed_under_another_number_of_servers(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
     world.kill_master()
     world.launcher.kill_all()
@@ -271,7 +271,7 @@ def test_resumed_under_another_number_of_servers(start):
 
 def test_a_lost_ledger_is_made_up_for_by_the_cuts(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
     world.kill_master()
     world.launcher.kill_all()
@@ -285,7 +285,7 @@ def test_a_lost_ledger_is_made_up_for_by_the_cuts(start):
 @pytest.mark.slow
 def test_a_damaged_ledger_is_set_aside_and_made_up_for_by_the_cuts(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.checkpoint and view.step > view.checkpoint.step)
     world.kill_master()
     world.launcher.kill_all()
@@ -298,7 +298,7 @@ def test_a_damaged_ledger_is_set_aside_and_made_up_for_by_the_cuts(start):
 
 def test_a_cut_that_fails_leaves_the_one_before_and_training_goes_on(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.checkpoint)
     world.launcher.members[("ps", 1)].fail_snapshots = 1
     view = world.wait_for(
@@ -316,7 +316,7 @@ def test_a_cut_that_fails_leaves_the_one_before_and_training_goes_on(start):
 @pytest.mark.slow
 def test_a_server_that_dies_while_a_cut_is_taken(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     killed = []
 
     def kill_one(server, request):
@@ -336,7 +336,7 @@ def test_a_server_that_dies_while_a_cut_is_taken(start):
 @pytest.mark.parametrize("damage", ["flip", "remove", "manifest"])
 def test_a_damaged_cut_is_passed_over_and_the_one_before_is_used(start, damage):
     world = start(batch_size=2, epochs=2)
-    world.batch_seconds = 0.003
+    world.batch_seconds = 0.005
     world.wait_for(lambda view: view.checkpoint and view.checkpoint.number >= 2)
     world.kill_master()
     world.launcher.kill_all()
@@ -364,7 +364,7 @@ def test_a_damaged_cut_is_passed_over_and_the_one_before_is_used(start, damage):
 
 def test_a_stopped_job_takes_a_cut_and_goes_on_later(start):
     world = start(batch_size=2, checkpoint_seconds=100.0)
-    world.batch_seconds = 0.003
+    world.batch_seconds = 0.005
     world.wait_for(lambda view: view.records.trained > 100)
     world.ask("Stop")
     assert world.join_master() == 0
@@ -433,7 +433,7 @@ def test_a_task_that_fails_each_time_is_dropped_by_name_where_that_is_allowed(st
     world = start(runtime={"max_dropped_tasks": 1})
     world.poisoned = (0, 2)
     view = finish(world)
-    assert view.records.trained + view.records.dropped == 2 * 1030
+    assert view.records.trained + view.records.dropped == 2 * 518
     assert view.records.dropped > 0
     (name,) = view.dropped_tasks
     assert name.startswith("task 2 of epoch 1")
@@ -481,7 +481,7 @@ def test_a_second_master_is_refused_by_the_ledger(start):
 
 def test_a_master_that_lost_its_ledger_ends_at_once_and_the_next_one_goes_on(start):
     world = start(batch_size=2)
-    world.batch_seconds = 0.002
+    world.batch_seconds = 0.004
     world.wait_for(lambda view: view.records.trained > 100)
 
     def lost(records, *, durable):
