@@ -50,24 +50,25 @@ def new_model():
     return build_model(config, ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4), seed=0)
 
 
-def new_store(learning_rate=0.05):
-    return EmbeddingStore(
-        [TableSpec(f"C{place}", count) for place, count in enumerate(NUM_IDS)],
-        [
-            SegmentSpec(
-                "linear", 1, OptimizerSpec(name="adagrad", learning_rate=learning_rate), "sum"
-            ),
-            SegmentSpec(
-                "vector",
-                DIM,
-                OptimizerSpec(name="adam", learning_rate=learning_rate),
-                "mean",
-                initializer=InitializerSpec(name="uniform", scale=0.02),
-            ),
-        ],
-        seed=0,
-        threads=1,
+def tables():
+    return tuple(TableSpec(f"C{place}", count) for place, count in enumerate(NUM_IDS))
+
+
+def segments(learning_rate):
+    return (
+        SegmentSpec("linear", 1, OptimizerSpec(name="adagrad", learning_rate=learning_rate), "sum"),
+        SegmentSpec(
+            "vector",
+            DIM,
+            OptimizerSpec(name="adam", learning_rate=learning_rate),
+            "mean",
+            initializer=InitializerSpec(name="uniform", scale=0.02),
+        ),
     )
+
+
+def new_store(learning_rate=0.05):
+    return EmbeddingStore(tables(), segments(learning_rate), seed=0, threads=1)
 
 
 def rows_of(store):

@@ -215,6 +215,7 @@ class WorkerLoop:
         self._clock = clock
         self._sleep = sleep
         self._generation = 0
+        self._has_ended = False
         self._readers: dict[str, EncodedReader] = {}
         train = self._split("train")
         self._numbers = StepNumbers(
@@ -246,7 +247,11 @@ class WorkerLoop:
             if self._join_generation(0):
                 with Prefetcher(self._read_ahead(), num_ahead=_BATCHES_AHEAD) as ahead:
                     self._laps.start()
-                    self._work(ahead)
+                    try:
+                        self._work(ahead)
+                    finally:
+                        # Leaving the context waits for its thread, which may wait for a task.
+                        self._has_ended = True
                 for line in stage_lines(self._laps.stages()):
                     _LOGGER.info("%s", line)
             self._session.raise_refusal()
@@ -562,7 +567,7 @@ class WorkerLoop:
     # What the thread that reads ahead does.
 
     def _read_ahead(self) -> Iterator[_Batch | _Unreadable]:
-        while not self._session.is_over:
+        while not self._session.is_over and not self._has_ended:
             task = self._session.wait_task(_POLL_SECONDS)
             if task is None:
                 continue

@@ -1,10 +1,12 @@
-"""Parameter servers that live in the test's process, and a master that leases in order."""
+"""A parameter server that lives in the test's process, and a master that leases in order."""
 
 import threading
 from collections import deque
 from dataclasses import replace
 
+import numpy as np
 from network import Wire, master_methods
+from ps_requests import Caller, nothing_trained
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -13,120 +15,92 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterReply,
     TaskKey,
 )
+from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.ps.core import PsCore
+from ctr_pipeline.distributed.ps.service import ps_methods
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.distributed.worker.exchanges import PushOutcome
+from ctr_pipeline.distributed.rpc.packed import PushReply, Status
 
 
-class StorePull:
-    """Values as of the moment of the pull."""
+class FaultyServer:
+    """A real parameter server whose answers a test can spoil.
 
-    def __init__(self, client, prepared, create, error):
-        self.prepared, self.generation, self.error = prepared, client.generation, error
-        self.version = len(client.applied)
-        if error is None:
-            client.store.locate(prepared, create=create)
-            self.parts = client.store.gather_parts(prepared, 1)
+    `faults` are taken one by one by pulls and pushes: "lost": the call never arrives; "reply_lost":
+    it does, but nobody hears of it; "stale": the push is refused as too old, unless it was applied
+    before; None: it is answered.
 
-    def wait(self):
-        if self.error is not None:
-            raise self.error
-
-
-class StorePush:
-    """What became of a push; known only once it is waited for."""
-
-    def __init__(self, outcome):
-        self.outcome = outcome
-
-    def wait(self):
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
-
-
-class StoreClient:
-    """A `ParameterClient` over a store of this process, which can be told to misbehave.
-
-    `faults` are taken one by one by pulls ("pull", …) and pushes ("push", …): an exception to
-    raise, "stale", "repeated", or "lost": applied, but the answer is lost.
+    Attributes:
+        applied: Place and step of each batch, in the order in which they were applied.
+        staleness: For each of them, the updates that its gradients did not know of.
+        pushes: Pushes that were sent, with those that never arrived.
+        on_push: Called as a push is sent.
     """
 
-    def __init__(self, store, dense):
-        self.store, self.dense_parameters = store, dense
-        self.generation = 0
-        self.faults = {"pull": deque(), "push": deque()}
+    def __init__(self, spec):
+        self.core = PsCore(spec, 0)
+        self.faults = {"Pull": deque(), "Push": deque()}
         self.applied = []
-        self.pushes = 0
         self.staleness = []
+        self.pushes = 0
         self.on_push = lambda: None
-        self.lock = threading.Lock()
+        methods = ps_methods(self.core, lambda: None, lambda peer: None)
+        spoiled = {"Pull": self._pull, "Push": self._push}
+        self._wire = Wire(
+            {
+                "ps": [
+                    replace(method, call=spoiled.get(method.name, method.call))
+                    for method in methods
+                ]
+            }
+        )
+        self.restore(1)
 
-    def route(self, generation, addresses):
-        self.generation = generation
+    def connect(self, address):
+        assert address == "here"
+        return self._wire.connect("ps")
 
-    def init_dense(self, values):
-        assert values.shape == self.dense_parameters.values.shape
+    def restore(self, generation):
+        """Takes it to the beginning, in another generation."""
+        assert not self.core.restore(nothing_trained(generation)).refused
 
-    def prepare(self, ids_BF, num_valid):
-        return self.store.prepare(ids_BF, num_valid)
+    def supersede(self, task, attempt):
+        """Another worker begins a later attempt at a task."""
+        other = Caller(self.core, "another")
+        pulled = other.pull([], batch=BatchId(0, task, attempt, 0), generation=self.core.generation)
+        assert pulled.status is Status.DONE
 
-    def start_pull(self, prepared, *, create, batch, dense, after):
-        fault = self.faults["pull"].popleft() if self.faults["pull"] else None
-        return StorePull(self, prepared, create, fault)
+    def values(self, keys):
+        """Rows, float32 [n, W], and dense values."""
+        pulled = Caller(self.core).pull(keys, create=False, generation=self.core.generation)
+        return pulled.values, pulled.dense
 
-    def gather_parts(self, pull, num_leading):
-        return pull.parts
+    def _fault(self, method):
+        fault = self.faults[method].popleft() if self.faults[method] else None
+        if fault == "lost":
+            raise PeerUnavailable("gone")
+        return fault
 
-    def dense(self, pull):
-        return self.dense_parameters.values.copy()
+    def _pull(self, request):
+        self._fault("Pull")
+        return self.core.pull(request)
 
-    def start_push(self, *arguments, **options):
-        try:
-            return StorePush(self.push(*arguments, **options))
-        except Exception as error:  # noqa: BLE001  raised where the push is waited for
-            return StorePush(error)
-
-    def push(
-        self,
-        pull,
-        gradients,
-        dense_gradient,
-        batch,
-        *,
-        step,
-        learning_rate_factor,
-        num_examples,
-        refresh,
-    ):
+    def _push(self, request):
         self.pushes += 1
         self.on_push()
-        fault = self.faults["push"].popleft() if self.faults["push"] else None
-        if isinstance(fault, Exception):
-            raise fault
+        fault = self._fault("Push")
+        batch = request.batch
         place = (batch.epoch, batch.task, batch.batch)
-        repeated = place in {one for one, _ in self.applied}
-        if fault == "stale" and not repeated:
-            return PushOutcome("stale", repeated=False)
-        if not repeated:
-            self.store.update(
-                pull.prepared,
-                gradients,
-                step=step,
-                learning_rate_factor=learning_rate_factor,
-                num_examples=num_examples,
-            )
-            self.dense_parameters.update(
-                dense_gradient, step=step, learning_rate_factor=learning_rate_factor
-            )
-            self.staleness.append(len(self.applied) - pull.version)
-            self.applied.append((place, step))
-        if refresh is not None and refresh.error is None:
-            # What this push changed of the values that were pulled before it.
-            refresh.parts = self.store.gather_parts(refresh.prepared, 1)
-            refresh.version = len(self.applied)
-        if fault == "lost":
+        if fault == "stale" and place not in {one for one, _ in self.applied}:
+            nothing = np.empty(0, np.float32)
+            return PushReply(Status.STALE, request.generation, 0, nothing, nothing.reshape(0, 0))
+        before = self.core.version
+        reply = self.core.push(request)
+        if reply.status is Status.DONE:
+            self.applied.append((place, request.step))
+            self.staleness.append(before - request.version)
+        if fault == "reply_lost":
             raise PeerUnavailable("the answer was lost")
-        return PushOutcome("applied", repeated=repeated)
+        return reply
 
 
 class LeasingMaster:

@@ -1,11 +1,12 @@
 """The loop trains what one process trains, whatever happens to the members that it talks to."""
 
 import math
+from contextlib import closing
 
 import numpy as np
 import pytest
 from job_specs import job_spec
-from loop_world import LeasingMaster, StoreClient, training_tasks
+from loop_world import FaultyServer, LeasingMaster, training_tasks
 from training_problem import (
     BATCH_SIZE,
     NUM_ROWS,
@@ -13,6 +14,8 @@ from training_problem import (
     new_model,
     new_store,
     rows_of,
+    segments,
+    tables,
     write_rows,
 )
 
@@ -22,7 +25,7 @@ from ctr_pipeline.distributed.coordination.messages import LeasedTask, Member, M
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.worker.loop import WorkerLoop
-from ctr_pipeline.distributed.worker.ps_calls import RolledBack, Superseded
+from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.errors import DataError, TrainingError
@@ -40,6 +43,7 @@ EPOCHS = 2
 STEPS_AN_EPOCH = 94
 # What `write_rows` marks rows with.
 ROWS_FINGERPRINT = "test"
+DENSE_OPTIMIZER = OptimizerSpec(name="adam", learning_rate=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +60,7 @@ def rows(tmp_path_factory):
 
 
 def new_dense(compiled):
-    return DenseParameters(
-        compiled.initial_parameters(), OptimizerSpec(name="adam", learning_rate=0.02)
-    )
+    return DenseParameters(compiled.initial_parameters(), DENSE_OPTIMIZER)
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +110,18 @@ class World:
         self.spec = job_spec(
             splits=splits,
             batch_size=BATCH_SIZE,
+            epochs=EPOCHS,
             seed=config.seed,
             rows_fingerprint=ROWS_FINGERPRINT,
+            tables=tables(),
+            segments=segments(0.02),
+            num_dense=len(compiled.initial_parameters()),
+            dense_optimizer=DENSE_OPTIMIZER,
         )
         self.master = LeasingMaster(self.spec, tasks)
-        self.client = StoreClient(new_store(0.02), new_dense(compiled))
+        self.server = FaultyServer(self.spec)
+        # One try: that it is made again is the loop's part.
+        self.client = PsClient(self.spec, None, deadline_seconds=0.0, connect=self.server.connect)
         self.folder, self.compiled, self.config = folder, compiled, config
         self.pauses = []
         self.session = WorkerSession(
@@ -124,7 +133,7 @@ class World:
         )
 
     def run(self, compiled=None):
-        with self.session as session:
+        with self.session as session, closing(self.client):
             loop = WorkerLoop(
                 spec=session.wait_registered(),
                 session=session,
@@ -147,9 +156,13 @@ class World:
 @pytest.fixture
 def make_world(compiled, rows, config, tmp_path):
     def make(tasks=None, *, overlap_pushes=False):
+        after = ()
         if tasks is None:
-            tasks = [task for epoch in range(EPOCHS) for task in training_tasks(epoch, 2)]
-        return World(compiled, rows, config, tmp_path, tasks, overlap_pushes=overlap_pushes)
+            # As by the real master, nothing of an epoch is leased before the last one is done.
+            tasks, after = training_tasks(0, 2), training_tasks(1, 2)
+        world = World(compiled, rows, config, tmp_path, tasks, overlap_pushes=overlap_pushes)
+        world.master.after.extend(after)
+        return world
 
     return make
 
@@ -160,9 +173,11 @@ WHOLE = {(0, 0): 2**64 - 1, (0, 1): 2**30 - 1, (1, 0): 2**64 - 1, (1, 1): 2**30 
 
 def assert_equal_to_alone(world, alone):
     store, dense, state = alone
-    assert np.array_equal(world.client.dense_parameters.values, dense.values)
-    for mine, theirs in zip(rows_of(world.client.store), rows_of(store), strict=True):
-        assert np.array_equal(mine, theirs)
+    keys, values = rows_of(store)
+    trained, trained_dense = world.server.values(keys)
+    assert np.array_equal(trained, values)
+    assert np.array_equal(trained_dense, dense.values)
+    assert world.server.core.num_rows == len(keys)
     losses = [
         math.fsum(
             loss.loss_sum
@@ -180,9 +195,9 @@ def test_trains_the_bits_of_one_process(make_world, alone):
     world = make_world()
     loop = world.run()
     assert world.masks() == WHOLE
-    assert [step for _, step in world.client.applied] == list(range(1, 2 * STEPS_AN_EPOCH + 1))
+    assert [step for _, step in world.server.applied] == list(range(1, 2 * STEPS_AN_EPOCH + 1))
     assert_equal_to_alone(world, alone)
-    assert set(world.client.staleness) == {0}
+    assert set(world.server.staleness) == {0}
     assert loop.samples_per_second > 0
 
 
@@ -190,17 +205,17 @@ def test_an_overlapped_push_is_all_that_the_next_batch_does_not_know_of(make_wor
     world = make_world(overlap_pushes=True)
     world.run()
     assert world.masks() == WHOLE
-    assert [step for _, step in world.client.applied] == list(range(1, 2 * STEPS_AN_EPOCH + 1))
-    assert world.client.staleness[0] == 0
+    assert [step for _, step in world.server.applied] == list(range(1, 2 * STEPS_AN_EPOCH + 1))
+    assert world.server.staleness[0] == 0
     # A batch that was read late finds the push before it through.
-    assert set(world.client.staleness[1:]) <= {0, 1}
-    assert np.mean(world.client.staleness) > 0.5
+    assert set(world.server.staleness[1:]) <= {0, 1}
+    assert np.mean(world.server.staleness) > 0.5
     # The loss is that of one process but for what a batch less of knowledge makes.
     store, _, state = alone
     last = [one for key, one in world.master.reports.items() if key.epoch == EPOCHS - 1]
     loss = math.fsum(loss.loss_sum for one in last for loss in one.losses)
     assert loss / NUM_ROWS == pytest.approx(state.history[-1].train_logloss, rel=0.02)
-    assert world.client.store.num_rows == store.num_rows
+    assert world.server.core.num_rows == store.num_rows
 
 
 @OVERLAP
@@ -221,38 +236,37 @@ def test_the_log_ends_with_where_the_time_went(make_world, caplog, overlap_pushe
 
 def test_faults_lose_no_overlapped_push(make_world):
     world = make_world(overlap_pushes=True)
-    away = PeerUnavailable("gone")
-    world.client.faults["pull"].extend([None, away, away, None, away])
-    world.client.faults["push"].extend([None, away, "lost", None, "lost", away, away])
+    world.server.faults["Pull"].extend([None, "lost", "lost", None, "lost"])
+    world.server.faults["Push"].extend(
+        [None, "lost", "reply_lost", None, "reply_lost", "lost", "lost"]
+    )
     world.run()
     assert world.masks() == WHOLE
-    assert [step for _, step in world.client.applied] == list(range(1, 2 * STEPS_AN_EPOCH + 1))
-    repeated = sum(bin(one.repeated_mask).count("1") for one in world.master.reports.values())
-    assert repeated == 2
+    assert [step for _, step in world.server.applied] == list(range(1, 2 * STEPS_AN_EPOCH + 1))
+    # What a push finds that an earlier try of the same batch did is no repetition.
+    assert not any(report.repeated_mask for report in world.master.reports.values())
 
 
 def test_faults_of_servers_change_nothing(make_world, alone):
     world = make_world()
-    away = PeerUnavailable("gone")
-    world.client.faults["pull"].extend([None, away, away, None, away])
-    world.client.faults["push"].extend(
-        [None, away, "lost", "stale", None, "stale", "stale", "lost", away, away]
+    world.server.faults["Pull"].extend([None, "lost", "lost", None, "lost"])
+    world.server.faults["Push"].extend(
+        [None, "lost", "reply_lost", "stale", None, "stale", "stale", "reply_lost", "lost", "lost"]
     )
     world.run()
     assert world.masks() == WHOLE
     assert_equal_to_alone(world, alone)
     assert len(world.pauses) == 8
-    # Of the two whose answers were lost.
-    repeated = sum(bin(one.repeated_mask).count("1") for one in world.master.reports.values())
-    assert repeated == 2
+    # What a push finds that an earlier try of the same batch did is no repetition.
+    assert not any(report.repeated_mask for report in world.master.reports.values())
 
 
 def test_batches_that_are_done_are_left_out(make_world):
     key = TaskKey("train", 0, 1, "train")
     world = make_world([LeasedTask(key, 1, 0b101, 0, 0, "")])
     world.run()
-    assert [place[2] for place, _ in world.client.applied] == [1, *range(3, 30)]
-    assert [step for _, step in world.client.applied][:2] == [66, 68]
+    assert [place[2] for place, _ in world.server.applied] == [1, *range(3, 30)]
+    assert [step for _, step in world.server.applied][:2] == [66, 68]
     assert world.master.reports[key].done_mask == 2**30 - 1
 
 
@@ -260,7 +274,7 @@ def test_a_task_that_is_all_done_is_finished_at_once(make_world):
     key = TaskKey("train", 0, 1, "train")
     world = make_world([LeasedTask(key, 1, 2**30 - 1, 0, 0, "")])
     world.run()
-    assert world.client.pushes == 0
+    assert world.server.pushes == 0
     assert world.master.reports[key].finished
 
 
@@ -269,11 +283,11 @@ def test_a_rollback_in_the_middle_begins_the_leases_again(make_world, overlap_pu
     world = make_world(training_tasks(0, 2), overlap_pushes=overlap_pushes)
 
     def roll_back():
-        if world.client.pushes == 40:
+        if world.server.pushes == 40:
             world.master.roll_back()
-            raise RolledBack(2)
+            world.server.restore(2)
 
-    world.client.on_push = roll_back
+    world.server.on_push = roll_back
     world.run()
     assert world.client.generation == 2
     assert {report.attempt for report in world.master.reports.values()} == {2}
@@ -285,12 +299,14 @@ def test_a_rollback_that_the_master_tells_of_does_the_same(make_world, overlap_p
     world = make_world(training_tasks(0, 2), overlap_pushes=overlap_pushes)
 
     def roll_back():
-        if world.client.pushes == 40:
+        if world.server.pushes == 40:
             world.master.roll_back()
-            # The heartbeat brings it while servers do not answer.
-            world.client.faults["push"].extend([PeerUnavailable("restoring")] * 3)
+            world.server.restore(2)
+        # The heartbeat brings it while servers do not answer.
+        if world.server.pushes >= 40 and world.client.generation < 2:
+            raise PeerUnavailable("restoring")
 
-    world.client.on_push = roll_back
+    world.server.on_push = roll_back
     world.run()
     assert world.client.generation == 2
     assert world.masks() == {(0, 0): 2**64 - 1, (0, 1): 2**30 - 1}
@@ -301,14 +317,14 @@ def test_a_task_that_another_worker_has_is_let_go(make_world, overlap_pushes):
     world = make_world(training_tasks(0, 2), overlap_pushes=overlap_pushes)
 
     def supersede():
-        if world.client.pushes == 6:
+        if world.server.pushes == 6:
             # The other worker is no part of this test.
             world.master.leased.pop(TaskKey("train", 0, 0, "train"))
-            raise Superseded("attempt 2 has begun")
+            world.server.supersede(task=0, attempt=2)
 
-    world.client.on_push = supersede
+    world.server.on_push = supersede
     world.run()
-    places = [place for place, _ in world.client.applied]
+    places = [place for place, _ in world.server.applied]
     mine = [place for place in places if place[1] == 0]
     # The push after the refused one may be on its way when the refusal is heard of.
     late = [(0, 0, 6)] if overlap_pushes else []
@@ -325,8 +341,8 @@ def test_scoring_is_that_of_one_process_and_makes_no_rows(make_world, compiled):
         [score_task(0, 0, 320, "scores/valid-0.f32"), score_task(1, 320, 180, "scores/valid-1.f32")]
     )
     world.run()
-    assert world.client.store.num_rows == 0
-    assert world.client.pushes == 0
+    assert world.server.core.num_rows == 0
+    assert world.server.pushes == 0
     ids, numbers, labels = draw_rows(500, 2)
     expected = Scorer(compiled, new_store(), new_dense(compiled)).score(ids, numbers)
     written = [
@@ -387,6 +403,17 @@ def test_a_failure_of_the_model_reaches_the_master_and_ends_the_worker(
     assert not report.finished
 
 
+def test_a_failure_ends_a_worker_that_waits_for_another_task(make_world, compiled):
+    def fail(_):
+        raise ZeroDivisionError("in the user's layer")
+
+    # All that is left of it is read ahead before it fails, and no other task comes.
+    done = (1 << 30) - (1 << 7)
+    world = make_world([LeasedTask(TaskKey("train", 0, 1, "train"), 1, done, 0, 0, "")])
+    with pytest.raises(ZeroDivisionError):
+        world.run(BrokenModel(compiled, fail))
+
+
 def test_a_refused_thread_ends_the_worker_and_is_no_failure_of_its_task(make_world, compiled):
     def refuse(_):
         raise RuntimeError("can't start new thread")
@@ -430,10 +457,11 @@ def test_leaves_after_the_batch_in_progress_and_reports_it(make_world, overlap_p
     world = make_world(overlap_pushes=overlap_pushes)
 
     def leave():
-        if world.client.pushes == 10:
+        if world.server.pushes == 10:
             world.session.leave()
 
-    world.client.on_push = leave
+    world.server.on_push = leave
     world.run()
-    assert world.client.pushes == 10
-    assert world.masks() == {(0, 0): 2**10 - 1}
+    # The batch after it may have been computed before the session hears of it.
+    assert world.server.pushes in {10, 10 + overlap_pushes}
+    assert world.masks() == {(0, 0): 2**world.server.pushes - 1}
