@@ -26,6 +26,7 @@ import psutil
 from machine import Spread, describe_machine, print_machine, print_table, write_results
 from store_speed import SEGMENTS
 
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile, extend_chain
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -126,7 +127,11 @@ def measure_cut(
 
     def write() -> None:
         files.extend(
-            snapshot.write(folder, num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS))
+            snapshot.write(
+                CutStorage.at(folder),
+                num_partitions=NUM_PARTITIONS,
+                partitions=range(NUM_PARTITIONS),
+            )
         )
 
     def update() -> None:
@@ -214,13 +219,17 @@ def main() -> None:
         last = RowSnapshot(store, cut=2 + 2 * repeats)
         last.begin(full=False)
         for file in last.write(
-            folder, num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS)
+            CutStorage.at(folder), num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS)
         ):
             chains[file.partition] = extend_chain(chains[file.partition], file)
         other = make_store(num_rows, options.threads)
         started = time.perf_counter()
         restore_rows(
-            other, folder, list(chains.values()), num_partitions=NUM_PARTITIONS, cut=last.cut
+            other,
+            CutStorage.at(folder),
+            list(chains.values()),
+            num_partitions=NUM_PARTITIONS,
+            cut=last.cut,
         )
         restore_seconds = time.perf_counter() - started
         read_bytes = sum(file.num_bytes for chain in chains.values() for file in chain)

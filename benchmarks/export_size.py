@@ -77,6 +77,7 @@ def make_store(num_rows: int) -> Any:
 
 def write_cut(folder: Path, num_rows: int) -> None:
     """Writes the files of a cut, and their list; in a process of its own, for the memory of it."""
+    from ctr_pipeline.embeddings.cut_storage import CutStorage
     from ctr_pipeline.embeddings.row_log import RowLogWriter
     from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 
@@ -84,7 +85,7 @@ def write_cut(folder: Path, num_rows: int) -> None:
     files = []
     for cut, kind, every in ((CUT - 1, "base", 1), (CUT, "delta", CHANGED_EVERY)):
         writer = RowLogWriter(
-            folder,
+            CutStorage.at(folder),
             store,
             cut=cut,
             kind=kind,
@@ -110,13 +111,14 @@ def write_cut(folder: Path, num_rows: int) -> None:
 @contextmanager
 def rows_of_cut(folder: Path, num_rows: int) -> Iterator[Any]:
     """The rows of a cut as `ctrpipe export` opens them."""
+    from ctr_pipeline.embeddings.cut_storage import CutStorage
     from ctr_pipeline.embeddings.log_chain import CutFile
     from ctr_pipeline.embeddings.stored_rows import open_row_log
 
     files = [CutFile(**one) for one in json.loads((folder / "files.json").read_text("utf-8"))]
     rows = open_row_log(
         make_store(num_rows),
-        folder,
+        CutStorage.at(folder),
         [
             [file for file in files if file.partition == partition]
             for partition in range(NUM_PARTITIONS)

@@ -65,7 +65,7 @@ from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.distributed.worker.session import WorkerSession
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
@@ -100,7 +100,7 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
         }
     )
     run_folder.mkdir(parents=True)
-    create_folder(run_folder / "checkpoints", "benchmark")
+    CutStorage.at(run_folder / "checkpoints").begin("benchmark")
     (run_folder / "config.resolved.yaml").write_text(resolved_yaml(config))
     spec = JobSpec(
         job="benchmark",

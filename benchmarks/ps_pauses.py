@@ -44,7 +44,7 @@ from ctr_pipeline.distributed.rpc.packed import (
     PushRequest,
     Status,
 )
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.row_log import RowLogWriter
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -218,7 +218,7 @@ def main() -> None:
     results = {}
     for num_rows in [200_000, 600_000] if options.quick else options.rows:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            create_folder(Path(folder), "benchmark")
+            CutStorage.at(Path(folder)).begin("benchmark")
             results[str(num_rows)] = measure(num_rows, Path(folder))
     names = list(next(iter(results.values())))
     print_table(

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import zlib
@@ -15,6 +16,7 @@ from typing import IO, Self
 from ctr_pipeline.errors import RunFolderError
 
 _SYNCS_AT_A_TIME = 4
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]+\.tmp")
 
 
 def open_temporary(path: Path, *, mode: int = 0o666) -> tuple[Path, int]:
@@ -33,6 +35,12 @@ def open_temporary(path: Path, *, mode: int = 0o666) -> tuple[Path, int]:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return temporary, os.open(temporary, flags, mode)
+
+
+def becomes_of(temporary: Path) -> Path | None:
+    """What a file of `open_temporary` was to become; None for another one."""
+    match = _TEMPORARY.fullmatch(temporary.name)
+    return temporary.with_name(match[1]) if match else None
 
 
 def not_through_links(path: str, flags: int) -> int:

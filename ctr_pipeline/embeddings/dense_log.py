@@ -1,18 +1,15 @@
 """Dense parameters of a cut: a file for each range, read back under any division of ranges."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.durable import crc32_of, durable_write
 from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
 from ctr_pipeline.embeddings.arrays import Float32Array
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import CutFile, dense_name
-from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.optimizers import Slot, rule_of
 from ctr_pipeline.embeddings.row_log import require_finite, verify_files
 from ctr_pipeline.errors import CheckpointError
@@ -22,7 +19,7 @@ _MAGIC = b"CTRDRNG1"
 
 
 def save_range(
-    folder: Path,
+    storage: CutStorage,
     values: Float32Array,
     slots: Float32Array,
     optimizer: OptimizerSpec,
@@ -34,7 +31,7 @@ def save_range(
     """Writes a range of the dense parameters with its optimizer state, durably.
 
     Args:
-        folder: Where the file goes.
+        storage: Where the file goes.
         values: float32 [n], parameters first … first + n - 1.
         slots: As `DenseParameters.slots`.
         cut: Number of the cut.
@@ -49,8 +46,8 @@ def save_range(
     if not len(values):
         raise ValueError(f"no dense parameters at {first}: an empty range has no file")
     require_finite(values, slots)
-    path = folder / dense_name(first, cut)
-    with durable_write(path) as file:
+    name = dense_name(first, cut)
+    with storage.creating(name) as file:
         writer = ArrayFileWriter(
             file,
             _MAGIC,
@@ -66,9 +63,9 @@ def save_range(
         writer.write_array(slots)
         writer.finish()
     return CutFile(
-        name=path.name,
-        num_bytes=path.stat().st_size,
-        crc32=crc32_of(path),
+        name=name,
+        num_bytes=storage.num_bytes(name),
+        crc32=storage.crc32_of(name),
         num_rows=len(values),
         partition=-1,
         kind="dense",
@@ -77,7 +74,12 @@ def save_range(
 
 
 def restore_range(
-    dense: DenseParameters, folder: Path, files: Sequence[CutFile], *, first: int, num_dense: int
+    dense: DenseParameters,
+    storage: CutStorage,
+    files: Sequence[CutFile],
+    *,
+    first: int,
+    num_dense: int,
 ) -> None:
     """Replaces a range of dense parameters, or all, by what a cut holds of it.
 
@@ -86,7 +88,7 @@ def restore_range(
 
     Args:
         dense: Parameters first … first + n - 1.
-        folder: Where the files are.
+        storage: Where the files are.
         files: All files of dense parameters of the cut.
         first: Where the range begins.
         num_dense: Dense parameters of the model.
@@ -101,12 +103,12 @@ def restore_range(
     overlapping = [
         file for file in files if file.first < last and first < file.first + file.num_rows
     ]
-    verify_files(folder, overlapping)
+    verify_files(storage, overlapping)
     rule = rule_of(dense.optimizer)
     values, slots = np.empty_like(dense.values), np.zeros_like(dense.slots)
     covered = np.zeros(num_values, np.bool_)
     for file in overlapping:
-        found_values, found_slots = _read_range(folder, file, dense.optimizer, num_dense)
+        found_values, found_slots = _read_range(storage, file, dense.optimizer, num_dense)
         begin, end = max(first, file.first), min(last, file.first + file.num_rows)
         source = slice(begin - file.first, end - file.first)
         target = slice(begin - first, end - first)
@@ -123,7 +125,7 @@ def restore_range(
     if not covered.all():
         raise CheckpointError(
             f"dense parameter {first + int(np.argmin(covered))} is in no file of the checkpoint",
-            place=str(folder),
+            place=storage.address,
             remedy="Use an earlier checkpoint",
         )
     # In place: a trainer may hold a view of the vector.
@@ -132,7 +134,7 @@ def restore_range(
 
 
 def _read_range(
-    folder: Path, file: CutFile, optimizer: OptimizerSpec, num_dense: int
+    storage: CutStorage, file: CutFile, optimizer: OptimizerSpec, num_dense: int
 ) -> tuple[Float32Array, Float32Array]:
     """Values and slots of one file."""
     expected: dict[str, Any] = {
@@ -142,7 +144,7 @@ def _read_range(
         "optimizer": optimizer.name,
     }
     num_slots = rule_of(optimizer).num_slots(file.num_rows)
-    with _opened(folder / file.name) as opened:
+    with storage.reading(file.name, place=file.name) as opened:
         reader = ArrayFileReader(opened, _MAGIC, file.name)
         for key, value in expected.items():
             if reader.description.get(key) != value:
@@ -162,12 +164,3 @@ def _read_range(
     if not (np.isfinite(values).all() and np.isfinite(slots).all()):
         raise reader.damaged("it holds a value that is not finite")
     return values, slots
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with path.open("rb") as file:
-            yield file
-    except OSError as error:
-        raise explain_read_error(error, path, place=path.name) from error

@@ -8,11 +8,11 @@ Axes: P partitions that are written, B rows of a buffer, W values and S slots of
 """
 
 import json
-import os
+import mmap
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ctr_pipeline.durable import crc32_of, open_temporary, os_errors_explained, sync_folder
+from ctr_pipeline.durable import os_errors_explained
 from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import (
     BoolArray,
@@ -28,14 +28,14 @@ from ctr_pipeline.embeddings.arrays import (
     Int32Array,
     Int64Array,
 )
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile, LogKind, rows_name
-from ctr_pipeline.embeddings.log_folder import explain_read_error
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_file import describe_rows, first_difference
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN, HEADER_WORDS
-from ctr_pipeline.errors import CheckpointError, TrainingError
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError, TrainingError
 from ctr_pipeline.kernels.ranges import RangeRunner
 from ctr_pipeline.specs.table import ID_BITS
 
@@ -46,6 +46,7 @@ _LEAST_BUFFER_ROWS = 64
 _MOST_BUFFER_ROWS = 16_384
 _BUFFERS_AT_A_TIME = 4
 _CRC_THREADS = 2
+_CLOSED_AT_A_TIME = 4
 _ID_MASK = (1 << ID_BITS) - 1
 
 
@@ -63,7 +64,7 @@ class RowLogWriter:
     Memory: the buffers, 32 MiB or 64 rows for each partition if that is more, and one batch.
 
     Args:
-        folder: Where the files go.
+        storage: Where the files go.
         cut: Number of the cut.
         kind: The kind of all files: `base` or `delta`.
         partitions: Partitions to write.
@@ -72,7 +73,7 @@ class RowLogWriter:
 
     def __init__(
         self,
-        folder: Path,
+        storage: CutStorage,
         store: EmbeddingStore,
         *,
         cut: int,
@@ -81,7 +82,7 @@ class RowLogWriter:
         partitions: Sequence[int],
         buffer_bytes: int = _BUFFER_BYTES,
     ) -> None:
-        self._folder = folder
+        self._storage = storage
         self._cut = cut
         self._kind: LogKind = kind
         self._partitions = tuple(partitions)
@@ -205,9 +206,9 @@ class RowLogWriter:
         if partition not in self._files:
             if partition not in self._partitions:
                 raise ValueError(f"partition {partition} is not written here")
-            name = rows_name(partition, self._kind, self._cut)
             self._files[partition] = _PartitionFile(
-                self._folder / name,
+                self._storage,
+                rows_name(partition, self._kind, self._cut),
                 {
                     **self._description,
                     "partition": partition,
@@ -220,7 +221,7 @@ class RowLogWriter:
         return self._files[partition]
 
     def finish(self) -> tuple[CutFile, ...]:
-        """Writes what is left and puts the files in place, durably, all or none.
+        """Writes what is left and puts the files in place, durably; none is left if one fails.
 
         Returns:
             The files by partition. A base is written of every partition, a delta only of those
@@ -237,18 +238,15 @@ class RowLogWriter:
                 for partition in self._partitions:
                     self._file(partition)
             files = [self._files[partition] for partition in sorted(self._files)]
-            sizes = [file.close() for file in files]
-            for file in files:
-                file.publish()
+            # A disk takes some milliseconds for a file however small it is.
+            with ThreadPoolExecutor(_CLOSED_AT_A_TIME, thread_name_prefix="row-log") as pool:
+                sizes = list(pool.map(_PartitionFile.close, files))
         except BaseException:
             self.abandon()
             raise
-        if files:
-            with os_errors_explained(self._folder):
-                sync_folder(self._folder)
         return tuple(
             CutFile(
-                name=file.path.name,
+                name=file.name,
                 num_bytes=num_bytes,
                 crc32=crc,
                 num_rows=num_rows,
@@ -287,10 +285,20 @@ def prepare_writing(store: EmbeddingStore) -> None:
 
     del pa
     writer = RowLogWriter(
-        Path(), store, cut=0, kind="delta", num_partitions=1, partitions=[0], buffer_bytes=0
+        CutStorage.at("."),
+        store,
+        cut=0,
+        kind="delta",
+        num_partitions=1,
+        partitions=[0],
+        buffer_bytes=0,
     )
     writer.put_rows(store.rows, full=False, begin=0, end=0, most_rows=0)
     writer.put_records(store.rows.records_NR[:0], store.rows.keys_N[:0], 0)
+
+
+class _GivenUpError(Exception):
+    """Ends the writing of a file that is not to be put."""
 
 
 class _ChecksummedFile:
@@ -321,24 +329,31 @@ class _ChecksummedFile:
 
 
 class _PartitionFile:
-    """Rows of one partition on their way into a file under a temporary name."""
+    """Rows of one partition on their way into a file."""
 
     def __init__(
-        self, path: Path, description: dict[str, Any], *, width: int, num_slots: int
+        self,
+        storage: CutStorage,
+        name: str,
+        description: dict[str, Any],
+        *,
+        width: int,
+        num_slots: int,
     ) -> None:
         import pyarrow as pa
 
-        self.path = path
+        self.name = name
+        self._storage = storage
+        self._place = Path(storage.place_of(name))
         self._pa = pa
         self._schema = _rows_schema(pa, width, num_slots).with_metadata(
             {_METADATA_KEY: json.dumps(description, sort_keys=True).encode()}
         )
         self._num_rows = 0
-        with os_errors_explained(path):
-            self._temporary, descriptor = open_temporary(path)
-        self._file = os.fdopen(descriptor, "wb", buffering=0)
-        self._sink = _ChecksummedFile(self._file)
-        with os_errors_explained(path):
+        self._creating = storage.creating(name)
+        self._sink = _ChecksummedFile(self._creating.__enter__())
+        self._is_open = True
+        with os_errors_explained(self._place):
             self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), self._schema)
 
     def write(
@@ -361,28 +376,28 @@ class _PartitionFile:
             _column(pa, headers_2N[HEADER_LAST_SEEN]),
             _flag_column(pa, num_rows, value=deleted),
         ]
-        with os_errors_explained(self.path):
+        with os_errors_explained(self._place):
             self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
         self._num_rows += num_rows
 
     def close(self) -> tuple[int, int, int]:
-        """Makes the file durable under its temporary name; its size, CRC-32 and rows."""
-        with os_errors_explained(self.path):
+        """Puts the file in place, durably; its size, CRC-32 and rows."""
+        with os_errors_explained(self._place):
             self._writer.close()
-            os.fsync(self._file.fileno())
-            self._file.close()
+        self._is_open = False
+        self._creating.__exit__(None, None, None)
         return self._sink.num_bytes, self._sink.crc32, self._num_rows
-
-    def publish(self) -> None:
-        """Gives the file its name."""
-        with os_errors_explained(self.path):
-            self._temporary.replace(self.path)
 
     def remove(self) -> None:
         """Leaves nothing behind."""
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
+        if self._is_open:
+            self._is_open = False
+            given_up = _GivenUpError()
+            self._creating.__exit__(type(given_up), given_up, None)
+        else:
+            # Where the storage is away, retention deletes it: no manifest names it.
+            with suppress(CtrPipelineError):
+                self._storage.delete([self.name])
 
 
 def _rows_schema(pa: Any, width: int, num_slots: int) -> Any:
@@ -423,7 +438,7 @@ def _vector_column(pa: Any, rows: Float32Array) -> Any:
     )
 
 
-def verify_files(folder: Path, files: Sequence[CutFile]) -> None:
+def verify_files(storage: CutStorage, files: Sequence[CutFile]) -> None:
     """Checks that files of a cut are all there and as they were written.
 
     Raises:
@@ -431,27 +446,16 @@ def verify_files(folder: Path, files: Sequence[CutFile]) -> None:
         StorageError: One cannot be read at this moment.
     """
     for file in files:
-        path = folder / file.name
-        try:
-            num_bytes = path.stat().st_size
-        except OSError as error:
-            raise explain_read_error(error, path, place=file.name) from error
+        num_bytes = storage.num_bytes(file.name, place=file.name)
         if num_bytes != file.num_bytes:
             raise _unusable(
                 file.name, f"the file is damaged: {num_bytes} bytes, {file.num_bytes} were written"
             )
     with ThreadPoolExecutor(_CRC_THREADS, thread_name_prefix="row-log-crc") as pool:
-        sums = list(pool.map(lambda file: _read_crc32(folder / file.name), files))
+        sums = list(pool.map(lambda file: storage.crc32_of(file.name, place=file.name), files))
     for file, crc in zip(files, sums, strict=True):
         if crc != file.crc32:
             raise _unusable(file.name, "the file is damaged: its checksum differs")
-
-
-def _read_crc32(path: Path) -> int:
-    try:
-        return crc32_of(path)
-    except OSError as error:
-        raise explain_read_error(error, path, place=path.name) from error
 
 
 def _unusable(name: str, what: str) -> CheckpointError:
@@ -460,7 +464,7 @@ def _unusable(name: str, what: str) -> CheckpointError:
 
 def restore_rows(
     store: EmbeddingStore,
-    folder: Path,
+    storage: CutStorage,
     chains: Sequence[Sequence[CutFile]],
     *,
     num_partitions: int,
@@ -470,7 +474,7 @@ def restore_rows(
 
     Args:
         store: Any that has the same tables, segments and seed.
-        folder: Where the files are.
+        storage: Where the files are.
         chains: Files of each partition, base first.
         cut: The cut to restore; the next delta follows it.
 
@@ -480,13 +484,13 @@ def restore_rows(
         StorageError: A file cannot be read at this moment.
         TrainingError: There is no room for so many rows.
     """
-    _check_files(store, folder, chains, num_partitions)
+    _check_files(store, storage, chains, num_partitions)
     rows = store.rows
     with rows.lock:
         rows.clear()
         try:
             for chain in chains:
-                _read_chain(store, folder, chain, num_partitions)
+                _read_chain(store, storage, chain, num_partitions)
         except BaseException:
             rows.clear()
             raise
@@ -512,7 +516,7 @@ class LoggedRows:
 
 def read_log(
     store: EmbeddingStore,
-    folder: Path,
+    storage: CutStorage,
     chains: Sequence[Sequence[CutFile]],
     *,
     num_partitions: int,
@@ -521,51 +525,61 @@ def read_log(
 
     Args:
         store: Any that has the same tables, segments and seed; it stays as it is.
-        folder: Where the files are.
+        storage: Where the files are.
         chains: Files of each partition, base first.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
         StorageError: A file cannot be read at this moment.
     """
-    _check_files(store, folder, chains, num_partitions)
+    _check_files(store, storage, chains, num_partitions)
     for chain in chains:
         for age, file in enumerate(reversed(_checked_chain(chain))):
             # Mapped pages would count as memory until the file is closed.
-            for batch in _batches_of(store, folder, file, num_partitions, mapped=False):
+            for batch in _batches_of(store, storage, file, num_partitions, mapped=False):
                 yield LoggedRows(batch.keys, batch.values_NW, batch.deleted, age)
 
 
 def _check_files(
-    store: EmbeddingStore, folder: Path, chains: Sequence[Sequence[CutFile]], num_partitions: int
+    store: EmbeddingStore,
+    storage: CutStorage,
+    chains: Sequence[Sequence[CutFile]],
+    num_partitions: int,
 ) -> None:
     """Raises CheckpointError unless all files are as they were written, for such a store."""
     newest_first = [file for chain in chains for file in reversed(chain)]
-    verify_files(folder, newest_first)
+    verify_files(storage, newest_first)
     expected = describe_log(store, num_partitions)
     for file in newest_first:
-        _check_make(folder, file, expected)
+        _check_make(storage, file, expected)
 
 
 @contextmanager
-def _opened(folder: Path, file: CutFile, *, mapped: bool = True) -> Iterator[Any]:
+def _opened(storage: CutStorage, file: CutFile, *, mapped: bool = True) -> Iterator[Any]:
     """A reader of one file, from mapped memory; or of one batch after another."""
     import pyarrow as pa
 
-    path = str(folder / file.name)
+    with storage.reading(file.name, place=file.name) as opened:
+        try:
+            yield pa.ipc.open_file(_mapped(pa, opened) if mapped else pa.PythonFile(opened))
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            # PyArrow has OSErrors of its own for contents that contradict themselves.
+            raise _unusable(file.name, f"the file cannot be read ({error})") from error
+
+
+def _mapped(pa: Any, opened: IO[bytes]) -> Any:
+    """The memory of a file, where it has a descriptor and is not empty."""
     try:
-        with pa.memory_map(path) if mapped else pa.OSFile(path) as source:
-            yield pa.ipc.open_file(source)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise explain_read_error(error, Path(path), place=file.name) from error
-        # PyArrow has OSErrors of its own for contents that contradict themselves.
-        raise _unusable(file.name, f"the file cannot be read ({error})") from error
+        return pa.py_buffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+    except ValueError:
+        return pa.PythonFile(opened)
 
 
-def _check_make(folder: Path, file: CutFile, expected: dict[str, Any]) -> None:
+def _check_make(storage: CutStorage, file: CutFile, expected: dict[str, Any]) -> None:
     """Raises CheckpointError unless a file's rows are of the expected make."""
-    with _opened(folder, file) as reader:
+    with _opened(storage, file) as reader:
         text = (reader.schema.metadata or {}).get(_METADATA_KEY)
     try:
         found = json.loads(text) if text is not None else None
@@ -584,14 +598,14 @@ def _check_make(folder: Path, file: CutFile, expected: dict[str, Any]) -> None:
 
 
 def _read_chain(
-    store: EmbeddingStore, folder: Path, chain: Sequence[CutFile], num_partitions: int
+    store: EmbeddingStore, storage: CutStorage, chain: Sequence[CutFile], num_partitions: int
 ) -> None:
     """Adds the rows of one partition, from the newest file to the oldest: the first found stays."""
     runner = RangeRunner(1)
     deleted: Int64Array = np.empty(0, np.int64)
     for file in reversed(_checked_chain(chain)):
         newly_deleted: list[Int64Array] = []
-        for batch in _batches_of(store, folder, file, num_partitions):
+        for batch in _batches_of(store, storage, file, num_partitions):
             rows_U, _ = store.rows.find(batch.keys, runner)
             chosen = rows_U < 0
             if len(deleted):
@@ -611,14 +625,19 @@ def _checked_chain(chain: Sequence[CutFile]) -> Sequence[CutFile]:
 
 
 def _batches_of(
-    store: EmbeddingStore, folder: Path, file: CutFile, num_partitions: int, *, mapped: bool = True
+    store: EmbeddingStore,
+    storage: CutStorage,
+    file: CutFile,
+    num_partitions: int,
+    *,
+    mapped: bool = True,
 ) -> Iterator["_LogBatch"]:
     """The rows of a file, checked; those that were announced."""
     import pyarrow as pa
 
     schema = _rows_schema(pa, store.layout.width, store.layout.num_slots)
     num_rows = 0
-    with _opened(folder, file, mapped=mapped) as reader:
+    with _opened(storage, file, mapped=mapped) as reader:
         if not reader.schema.equals(schema, check_metadata=False):
             raise _unusable(file.name, "the file has other columns than those of the row log")
         for number in range(reader.num_record_batches):

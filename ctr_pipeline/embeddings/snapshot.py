@@ -13,12 +13,12 @@ is written for a while, the update gives the snapshot up.
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import CutFile, LogKind
 from ctr_pipeline.embeddings.row_log import RowLogWriter, prepare_writing
@@ -193,12 +193,12 @@ class RowSnapshot:
         return int(place)
 
     def write(
-        self, folder: Path, *, num_partitions: int, partitions: Sequence[int]
+        self, storage: CutStorage, *, num_partitions: int, partitions: Sequence[int]
     ) -> tuple[CutFile, ...]:
         """Writes the snapshot and makes it durable; updates may go on in other threads.
 
         Args:
-            folder: Where the files go.
+            storage: Where the files go.
             partitions: All that the store has rows of.
 
         Raises:
@@ -207,7 +207,7 @@ class RowSnapshot:
             SnapshotAbandonedError: Another thread gave it up; says why.
         """
         writer = RowLogWriter(
-            folder,
+            storage,
             self._store,
             cut=self.cut,
             kind=self.kind,

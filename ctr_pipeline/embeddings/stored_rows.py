@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from ctr_pipeline.embeddings.arrays import Float32Array, IdArray
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.row_file import describe_rows, read_values
 from ctr_pipeline.embeddings.row_log import read_log
@@ -131,7 +132,7 @@ def open_row_file(
 
 def open_row_log(
     store: EmbeddingStore,
-    folder: Path,
+    storage: CutStorage,
     chains: Sequence[Sequence[CutFile]],
     *,
     num_partitions: int,
@@ -142,7 +143,7 @@ def open_row_log(
 
     Args:
         store: Empty; any that could restore them.
-        folder: Where the files are.
+        storage: Where the files are.
         chains: Files of each partition, base first.
         trained_by: Servers that held a share of the rows each.
         workspace: Folder on whose disk they are sorted.
@@ -152,9 +153,9 @@ def open_row_log(
         RunFolderError: The disk is full or the folder cannot be written.
     """
     with RowSorter(workspace, store.width) as sorter:
-        for rows in read_log(store, folder, chains, num_partitions=num_partitions):
+        for rows in read_log(store, storage, chains, num_partitions=num_partitions):
             sorter.add(rows.keys, rows.values_NW, age=rows.age, deleted_N=rows.deleted_N)
-        return StoredRows(store, _finished(sorter, str(folder)), trained_by=trained_by)
+        return StoredRows(store, _finished(sorter, storage.address), trained_by=trained_by)
 
 
 def _finished(sorter: RowSorter, place: str) -> SortedRows:

@@ -24,7 +24,7 @@ from ctr_pipeline.config.resolved import (
     same_paths,
     with_paths,
 )
-from ctr_pipeline.embeddings.log_folder import MARKER
+from ctr_pipeline.embeddings.cut_storage import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.specs.section import IsPath, MayChange

@@ -1,8 +1,9 @@
 """A folder as a storage: `pread`, `fsync`, `rename`, and `link` for what may be put once."""
 
+import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -45,13 +46,13 @@ class LocalDisk:
     def read(self, key: str) -> bytes:
         """See `Storage.read`."""
         path = self._path(key)
-        with _explained(path):
+        with _explained(path, reads=True):
             return path.read_bytes()
 
     def read_range(self, key: str, start: int, num_bytes: int) -> bytes:
         """See `Storage.read_range`."""
         path = self._path(key)
-        with _explained(path):
+        with _explained(path, reads=True):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 pieces = []
@@ -69,7 +70,7 @@ class LocalDisk:
     def open(self, key: str) -> IO[bytes]:
         """See `Storage.open`."""
         path = self._path(key)
-        with _explained(path):
+        with _explained(path, reads=True):
             return path.open("rb")
 
     def write(self, key: str, data: bytes) -> None:
@@ -104,9 +105,9 @@ class LocalDisk:
 
     def list(self, folder: str) -> Sequence[StoredObject]:
         """See `Storage.list`."""
-        top = self._path(folder)
+        top = self._path(folder) if folder else self.root
         found = []
-        with _explained(top):
+        with _explained(top, reads=True):
             for parent, _, names in os.walk(top, onerror=_raise_unless_missing):
                 for name in names:
                     if name.startswith("."):
@@ -121,15 +122,29 @@ class LocalDisk:
 
     def delete(self, keys: Iterable[str]) -> None:
         """See `Storage.delete`."""
+        folders = set()
         for key in keys:
             path = self._path(key)
-            with _explained(path):
-                path.unlink(missing_ok=True)
+            with _explained(path), contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                folders.add(path.parent)
+        for folder in folders:
+            # What is deleted next must not come to be gone before this.
+            with _explained(folder):
+                durable.sync_folder(folder)
+
+    def delete_unfinished(self, is_abandoned: Callable[[str], bool]) -> None:
+        """See `Storage.delete_unfinished`."""
+        with _explained(self.root):
+            for path in self.root.rglob(".*.tmp"):
+                becomes = durable.becomes_of(path)
+                if becomes and is_abandoned(becomes.relative_to(self.root).as_posix()):
+                    path.unlink(missing_ok=True)
 
     def stat(self, key: str) -> StoredObject:
         """See `Storage.stat`."""
         path = self._path(key)
-        with _explained(path):
+        with _explained(path, reads=True):
             return _described(key, path.stat())
 
     def _path(self, key: str) -> Path:
@@ -154,10 +169,13 @@ def _link(source: Path, target: Path) -> None:
     """Gives a file its name unless another one has it.
 
     Raises:
+        ObjectExistsError: Another one has it.
         RunFolderError: The file system has no hard links.
     """
     try:
         target.hardlink_to(source)
+    except FileExistsError as error:
+        raise ObjectExistsError("is there already", place=str(target)) from error
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
@@ -174,12 +192,12 @@ def _raise_unless_missing(error: OSError) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(path: Path, *, reads: bool = False) -> Iterator[None]:
     """Errors of the system become those of a storage."""
     try:
         yield
     except OSError as error:
-        raise _explain(error, path) from error
+        raise _explain(error, path, reads=reads) from error
     except RunFolderError as error:
         if isinstance(error.__cause__, OSError):
             raise _explain(error.__cause__, path, otherwise=error) from error
@@ -187,13 +205,15 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _explain(
-    error: OSError, path: Path, *, otherwise: CtrPipelineError | None = None
+    error: OSError,
+    path: Path,
+    *,
+    reads: bool = False,
+    otherwise: CtrPipelineError | None = None,
 ) -> CtrPipelineError:
     place = str(path)
     if isinstance(error, FileNotFoundError):
         return ObjectMissingError("is not there", place=place)
-    if isinstance(error, FileExistsError):
-        return ObjectExistsError("is there already", place=place)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return StorageDeniedError(
             f"may not be used ({error.strerror})",
@@ -206,4 +226,7 @@ def _explain(
             place=place,
             remedy="Mount its volume, then resume",
         )
+    if reads:
+        # Such as too many open files: it says nothing of the object.
+        return StorageAwayError(f"cannot be read ({error.strerror or error})", place=place)
     return otherwise or durable.explain_os_error(error, path)

@@ -255,9 +255,9 @@ class ObjectStore:
 
     def list(self, folder: str) -> Sequence[StoredObject]:
         """See `Storage.list`."""
-        check_key(folder)
+        prefix = check_key(folder) if folder else None
         found = self._repeat(
-            folder, lambda: [one for page in obstore.list(self._store, folder) for one in page]
+            folder, lambda: [one for page in obstore.list(self._store, prefix) for one in page]
         )
         return sorted((_described(one) for one in found), key=lambda one: one.key)
 
@@ -277,6 +277,9 @@ class ObjectStore:
 
         if checked:
             self._repeat(checked[0], attempt)
+
+    def delete_unfinished(self, is_abandoned: Callable[[str], bool]) -> None:
+        """See `Storage.delete_unfinished`: a rule of the bucket does it, `AbortIncomplete…`."""
 
     def _delete_one(self, key: str) -> None:
         try:

@@ -1,7 +1,7 @@
 """What a storage does, and the errors by which it answers."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
@@ -102,10 +102,21 @@ class Storage(Protocol):
         """
 
     def list(self, folder: str) -> Sequence[StoredObject]:
-        """All objects whose keys begin with `folder/`, in the order of their keys."""
+        """All objects whose keys begin with `folder/`, or all, in the order of their keys.
+
+        Args:
+            folder: A key; empty for all objects.
+        """
 
     def delete(self, keys: Iterable[str]) -> None:
         """Deletes objects; those that are not there are passed over."""
+
+    def delete_unfinished(self, is_abandoned: Callable[[str], bool]) -> None:
+        """Deletes what killed writers left of objects that they never put.
+
+        Args:
+            is_abandoned: Whether nobody writes an object any more, by its key.
+        """
 
     def stat(self, key: str) -> StoredObject:
         """Size and version of an object.

@@ -21,13 +21,13 @@ from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.distributed.master.manifests import (
-    CheckpointsFolder,
     CutFacts,
     CutFiles,
     CutManifest,
+    Cuts,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, DataError, FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
@@ -103,8 +103,8 @@ def take_cut(run, number, *, step=64, files=(), **changes):
     )
     known = CutFacts(**{**vars(facts), **changes})
     manifest = CutManifest(known, CutFiles((), tuple(files), (), ()), {}, ())
-    create_folder(run.checkpoints, manifest.facts.job)
-    CheckpointsFolder(run.checkpoints, None).save(manifest)
+    CutStorage.at(run.checkpoints).begin(manifest.facts.job)
+    Cuts(CutStorage.at(run.checkpoints), None).save(manifest)
     return known
 
 
@@ -181,14 +181,14 @@ def test_a_damaged_cut_is_passed_over_and_named(world):
 def test_a_cut_that_training_deletes_meanwhile_is_no_damage(world, monkeypatch):
     take_cut(world.run, 3)
     take_cut(world.run, 4)
-    numbers = CheckpointsFolder.numbers
+    numbers = Cuts.numbers
 
-    def delete_after(folder):
-        found = numbers(folder)
-        (folder.path / "cut-000004.json").unlink(missing_ok=True)
+    def delete_after(cuts):
+        found = numbers(cuts)
+        cuts.storage.delete(["cut-000004.json"])
         return found
 
-    monkeypatch.setattr(CheckpointsFolder, "numbers", delete_after)
+    monkeypatch.setattr(Cuts, "numbers", delete_after)
     told = Told()
     assert find_newest_cut(world.run, told).manifest.facts.cut == 3
     assert told.lines == []

@@ -31,6 +31,7 @@ from hostile_reading import memory_bytes, read_all
 
 from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
 from ctr_pipeline.durable import crc32_of
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.optimizers import rule_of
@@ -270,7 +271,7 @@ class RowLog(Files):
         store.read_rows(keys, create=True)
         snapshot = RowSnapshot(store, cut=1)
         snapshot.begin(full=True)
-        (self._file,) = snapshot.write(folder, num_partitions=1, partitions=[0])
+        (self._file,) = snapshot.write(CutStorage.at(folder), num_partitions=1, partitions=[0])
         super().__init__(folder, self._file.name)
         self._content = self.path.read_bytes()
 
@@ -286,7 +287,7 @@ class RowLog(Files):
         size = self.path.stat().st_size
         file = dataclasses.replace(self._file, num_bytes=size, crc32=crc32_of(self.path))
         folder = self.path.parent
-        restore_rows(self._store(), folder, [(file,)], num_partitions=1, cut=1)
+        restore_rows(self._store(), CutStorage.at(folder), [(file,)], num_partitions=1, cut=1)
 
 
 class Dense(Files):
@@ -295,7 +296,7 @@ class Dense(Files):
         self._optimizer = OptimizerSpec(name="adam", learning_rate=0.1)
         slots = np.zeros(rule_of(self._optimizer).num_slots(50), np.float32)
         self._file = save_range(
-            folder, values, slots, self._optimizer, cut=1, first=0, num_dense=50
+            CutStorage.at(folder), values, slots, self._optimizer, cut=1, first=0, num_dense=50
         )
         super().__init__(folder, self._file.name)
         self._content = self.path.read_bytes()
@@ -316,7 +317,7 @@ class Dense(Files):
             self._file, num_bytes=size, crc32=crc32_of(self.path), num_rows=self._rows
         )
         dense = DenseParameters(np.zeros(50, np.float32), self._optimizer)
-        restore_range(dense, self.path.parent, [file], first=0, num_dense=50)
+        restore_range(dense, CutStorage.at(self.path.parent), [file], first=0, num_dense=50)
 
 
 KINDS = {

@@ -13,7 +13,7 @@ from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.server import RpcServer
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
@@ -30,7 +30,7 @@ def spec_with_tables(folder, **changes):
     if not counts.exists():
         counts.parent.mkdir(parents=True, exist_ok=True)
         np.save(counts, np.random.default_rng(5).integers(0, 50, sum(sizes)))
-    create_folder(folder / "checkpoints", "job-1")
+    CutStorage.at(folder / "checkpoints").begin("job-1")
     facts = {
         "seed": 3,
         "tables": tuple(TableSpec(name, size) for name, size in zip("abc", sizes, strict=True)),

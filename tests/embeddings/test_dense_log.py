@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.optimizers import OPTIMIZERS
@@ -36,7 +37,7 @@ def split(dense, folder, bounds, cut=1):
         slots = np.concatenate(slots) if slots else np.empty(0, np.float32)
         files.append(
             save_range(
-                folder,
+                CutStorage.at(folder),
                 dense.values[first:last],
                 slots,
                 optimizer,
@@ -64,18 +65,18 @@ def test_ranges_are_restored_under_any_other_division(name, tmp_path):
         (5, 6, "dense"),
     ]
     whole = zeros(name, NUM_DENSE)
-    restore_range(whole, tmp_path, files, first=0, num_dense=NUM_DENSE)
+    restore_range(whole, CutStorage.at(tmp_path), files, first=0, num_dense=NUM_DENSE)
     np.testing.assert_array_equal(whole.values, dense.values)
     np.testing.assert_array_equal(whole.slots, dense.slots)
     gradient = np.linspace(-1, 1, NUM_DENSE, dtype=np.float32)
     dense.update(gradient, step=4)
     for first, last in ((0, 6), (6, 10), (10, 11)):
         part = zeros(name, last - first)
-        restore_range(part, tmp_path, files, first=first, num_dense=NUM_DENSE)
+        restore_range(part, CutStorage.at(tmp_path), files, first=first, num_dense=NUM_DENSE)
         part.update(gradient[first:last], step=4)
         np.testing.assert_array_equal(part.values, dense.values[first:last])
     nothing = zeros(name, 0)
-    restore_range(nothing, tmp_path, files, first=11, num_dense=NUM_DENSE)
+    restore_range(nothing, CutStorage.at(tmp_path), files, first=11, num_dense=NUM_DENSE)
 
 
 def test_an_accumulator_of_a_whole_range_becomes_the_weighted_mean(tmp_path):
@@ -87,7 +88,7 @@ def test_an_accumulator_of_a_whole_range_becomes_the_weighted_mean(tmp_path):
         accumulators.append(float(dense.slots[0]))
         files.append(
             save_range(
-                tmp_path,
+                CutStorage.at(tmp_path),
                 dense.values,
                 dense.slots,
                 dense.optimizer,
@@ -98,7 +99,7 @@ def test_an_accumulator_of_a_whole_range_becomes_the_weighted_mean(tmp_path):
         )
     for first, last in ((0, 11), (0, 4), (2, 6), (5, 9)):
         part = zeros("rowwise_adagrad", last - first)
-        restore_range(part, tmp_path, files, first=first, num_dense=NUM_DENSE)
+        restore_range(part, CutStorage.at(tmp_path), files, first=first, num_dense=NUM_DENSE)
         shares = [
             max(0, min(last, end) - max(first, begin)) / (last - first) for begin, end in parts
         ]
@@ -111,23 +112,23 @@ def test_files_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
     target = trained("adam", NUM_DENSE, seed=5)
     before = target.values.copy(), target.slots.copy()
     with pytest.raises(CheckpointError, match="dense parameter 4 is in no file"):
-        restore_range(target, tmp_path, files[:1], first=0, num_dense=NUM_DENSE)
+        restore_range(target, CutStorage.at(tmp_path), files[:1], first=0, num_dense=NUM_DENSE)
     with pytest.raises(CheckpointError, match="num_dense: 11 in the file, 12 configured"):
-        restore_range(target, tmp_path, files, first=0, num_dense=12)
+        restore_range(target, CutStorage.at(tmp_path), files, first=0, num_dense=12)
     with pytest.raises(CheckpointError, match="optimizer: 'adam' in the file, 'sgd' configured"):
-        restore_range(zeros("sgd", 4), tmp_path, files, first=0, num_dense=NUM_DENSE)
+        restore_range(zeros("sgd", 4), CutStorage.at(tmp_path), files, first=0, num_dense=NUM_DENSE)
     path = tmp_path / files[1].name
     content = bytearray(path.read_bytes())
     content[-9] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="checksum differs") as caught:
-        restore_range(target, tmp_path, files, first=0, num_dense=NUM_DENSE)
+        restore_range(target, CutStorage.at(tmp_path), files, first=0, num_dense=NUM_DENSE)
     assert caught.value.place == files[1].name
     # A range that the damaged file has no part in can still be read.
-    restore_range(zeros("adam", 4), tmp_path, files, first=0, num_dense=NUM_DENSE)
+    restore_range(zeros("adam", 4), CutStorage.at(tmp_path), files, first=0, num_dense=NUM_DENSE)
     path.unlink()
     with pytest.raises(CheckpointError, match="is missing"):
-        restore_range(target, tmp_path, files, first=0, num_dense=NUM_DENSE)
+        restore_range(target, CutStorage.at(tmp_path), files, first=0, num_dense=NUM_DENSE)
     np.testing.assert_array_equal(target.values, before[0])
     np.testing.assert_array_equal(target.slots, before[1])
 
@@ -136,7 +137,13 @@ def test_an_empty_range_has_no_file(tmp_path):
     empty = zeros("adam", 0)
     with pytest.raises(ValueError, match="an empty range has no file"):
         save_range(
-            tmp_path, empty.values, empty.slots, empty.optimizer, cut=1, first=3, num_dense=3
+            CutStorage.at(tmp_path),
+            empty.values,
+            empty.slots,
+            empty.optimizer,
+            cut=1,
+            first=3,
+            num_dense=3,
         )
     assert not list(tmp_path.iterdir())
 
@@ -153,7 +160,9 @@ def test_a_false_number_of_values_takes_no_memory(tmp_path):
     path.write_bytes(content)
     file = replace(file, num_rows=vast, num_bytes=len(content), crc32=zlib.crc32(content))
     with pytest.raises(CheckpointError, match="cannot hold 1,000,000,000,000 values"):
-        restore_range(zeros("adam", NUM_DENSE), tmp_path, [file], first=0, num_dense=vast)
+        restore_range(
+            zeros("adam", NUM_DENSE), CutStorage.at(tmp_path), [file], first=0, num_dense=vast
+        )
 
 
 def test_values_that_are_not_finite_are_not_written(tmp_path):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ctr_pipeline.embeddings import log_chain
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile, extend_chain, needs_base, unneeded_files
 
 
@@ -84,7 +85,7 @@ def test_disk_use_is_bounded_closely_from_above(tmp_path):
         snapshot = RowSnapshot(store, cut=cut)
         snapshot.begin(full=True)
         files = snapshot.write(
-            tmp_path, num_partitions=num_partitions, partitions=range(num_partitions)
+            CutStorage.at(tmp_path), num_partitions=num_partitions, partitions=range(num_partitions)
         )
         written = sum(file.num_bytes for file in files)
         bound = log_chain.base_bytes(50_000, width=16, num_slots=32, num_partitions=num_partitions)

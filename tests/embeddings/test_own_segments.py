@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -159,8 +160,10 @@ def test_rows_are_saved_and_logged_with_the_state_of_their_optimizer(tmp_path):
     loaded.load(io.BytesIO(content(store)))
     snapshot = RowSnapshot(store, cut=1)
     snapshot.begin(full=True)
-    files = snapshot.write(tmp_path, num_partitions=2, partitions=range(2))
-    restore_rows(restored, tmp_path, [(file,) for file in files], num_partitions=2, cut=1)
+    files = snapshot.write(CutStorage.at(tmp_path), num_partitions=2, partitions=range(2))
+    restore_rows(
+        restored, CutStorage.at(tmp_path), [(file,) for file in files], num_partitions=2, cut=1
+    )
     for other in (store, loaded, restored):
         train(other, steps=2)
     for table in range(len(TABLES)):

@@ -1,5 +1,8 @@
 import errno
+import io
+import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -11,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import extend_chain
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows, verify_files
@@ -67,7 +71,9 @@ def train(store, keys, step):
 def write_cut(store, folder, cut, *, full, partitions=range(NUM_PARTITIONS)):
     snapshot = RowSnapshot(store, cut=cut)
     snapshot.begin(full=full)
-    return snapshot.write(folder, num_partitions=NUM_PARTITIONS, partitions=partitions)
+    return snapshot.write(
+        CutStorage.at(folder), num_partitions=NUM_PARTITIONS, partitions=partitions
+    )
 
 
 def extended(chains, files):
@@ -79,7 +85,7 @@ def extended(chains, files):
 
 def restore(folder, chains, cut=1, **arguments):
     store = make_store(**arguments)
-    restore_rows(store, folder, chains, num_partitions=NUM_PARTITIONS, cut=cut)
+    restore_rows(store, CutStorage.at(folder), chains, num_partitions=NUM_PARTITIONS, cut=cut)
     return store
 
 
@@ -209,7 +215,7 @@ def test_rows_that_were_deleted_stay_away_until_they_are_written_again(tmp_path,
         snapshot = RowSnapshot(store, cut=number)
         snapshot.begin(full=False)
         writer = RowLogWriter(
-            tmp_path,
+            CutStorage.at(tmp_path),
             store,
             cut=number,
             kind="delta",
@@ -272,12 +278,16 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, cut, damage, messa
     before = state(other)
     with pytest.raises(CheckpointError, match=message) as caught:
         restore_rows(
-            other, tmp_path, [[file] for file in files], num_partitions=NUM_PARTITIONS, cut=1
+            other,
+            CutStorage.at(tmp_path),
+            [[file] for file in files],
+            num_partitions=NUM_PARTITIONS,
+            cut=1,
         )
     assert caught.value.place == files[2].name
     assert "earlier checkpoint" in caught.value.remedy
     assert state(other) == before
-    verify_files(tmp_path, files[:2])
+    verify_files(CutStorage.at(tmp_path), files[:2])
 
 
 def test_files_of_another_make_are_refused(tmp_path, cut):
@@ -297,7 +307,7 @@ def test_files_of_another_make_are_refused(tmp_path, cut):
             restore(tmp_path, chains, **arguments)
     store = make_store()
     with pytest.raises(CheckpointError, match="num_partitions: 4 in the file, 5 configured"):
-        restore_rows(store, tmp_path, chains, num_partitions=5, cut=1)
+        restore_rows(store, CutStorage.at(tmp_path), chains, num_partitions=5, cut=1)
 
 
 def replaced(folder, file, **changes):
@@ -337,7 +347,9 @@ def test_files_whose_rows_cannot_be_are_refused(tmp_path, cut):
         store = make_store()
         chains = [[file] for file in (files[0], changed)]
         with pytest.raises(CheckpointError, match=message) as caught:
-            restore_rows(store, tmp_path, chains, num_partitions=NUM_PARTITIONS, cut=1)
+            restore_rows(
+                store, CutStorage.at(tmp_path), chains, num_partitions=NUM_PARTITIONS, cut=1
+            )
         assert caught.value.place == files[1].name
         assert store.num_rows == 0
         (tmp_path / files[1].name).write_bytes(original)
@@ -382,9 +394,9 @@ def test_the_number_of_rows_must_agree_with_the_manifest(tmp_path, cut):
 def test_a_server_loads_pyarrow_with_its_first_cut_and_never_pandas(tmp_path):
     code = """
 import sys
-from pathlib import Path
 import numpy as np
 from ctr_pipeline.embeddings import dense_log, snapshot
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
@@ -396,8 +408,8 @@ store.read_rows(np.arange(100), create=True)
 print("pyarrow" in sys.modules)
 snapshot = snapshot.RowSnapshot(store, cut=1)
 snapshot.begin(full=True)
-files = snapshot.write(Path(sys.argv[1]), num_partitions=2, partitions=[0, 1])
-restore_rows(store, Path(sys.argv[1]), [[file] for file in files], num_partitions=2, cut=1)
+files = snapshot.write(CutStorage.at(sys.argv[1]), num_partitions=2, partitions=[0, 1])
+restore_rows(store, CutStorage.at(sys.argv[1]), [[file] for file in files], num_partitions=2, cut=1)
 print("pyarrow" in sys.modules, "pandas" in sys.modules, store.num_rows)
 """
     output = subprocess.run(
@@ -472,15 +484,23 @@ def test_a_file_that_cannot_be_read_for_now_is_no_damaged_one(tmp_path, cut, mon
     _, files = cut
     chains = [[file] for file in files]
 
-    def fail(path):
-        raise OSError(errno.EIO, "Input/output error", str(path))
+    for number, call in itertools.product((errno.EIO, errno.EMFILE), ("open", "stat")):
+        said = os.strerror(number)
+
+        def fail(path, *_mode, number=number, said=said):
+            raise OSError(number, said, str(path))
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Path, call, fail)
+            with pytest.raises(StorageError, match=said):
+                restore(tmp_path, chains)
+
+    class Failing(io.BytesIO):
+        def read(self, _size=-1):
+            raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr("ctr_pipeline.embeddings.row_log.crc32_of", fail)
-        with pytest.raises(StorageError, match="Input/output error"):
-            restore(tmp_path, chains)
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "stat", fail)
-        with pytest.raises(StorageError, match="Input/output error"):
+        broken.setattr(Path, "open", lambda _path, _mode: Failing())
+        with pytest.raises(StorageError, match=r"cannot be read \(Input/output error\)"):
             restore(tmp_path, chains)
     assert len(restore(tmp_path, chains).rows.keys_N)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import extend_chain
 from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows
@@ -62,7 +63,7 @@ def state(store):
 
 def make_writer(folder, store, snapshot, cut):
     return RowLogWriter(
-        folder,
+        CutStorage.at(folder),
         store,
         cut=cut,
         kind=snapshot.kind,
@@ -74,7 +75,7 @@ def make_writer(folder, store, snapshot, cut):
 
 def restored(folder, chains, cut, tables=TABLES):
     store = make_store(tables)
-    restore_rows(store, folder, chains, num_partitions=NUM_PARTITIONS, cut=cut)
+    restore_rows(store, CutStorage.at(folder), chains, num_partitions=NUM_PARTITIONS, cut=cut)
     return state(store)
 
 
@@ -168,7 +169,9 @@ def test_updates_wait_for_room_and_lose_nothing(tmp_path):
     def write():
         done.append(
             snapshot.write(
-                tmp_path, num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS)
+                CutStorage.at(tmp_path),
+                num_partitions=NUM_PARTITIONS,
+                partitions=range(NUM_PARTITIONS),
             )
         )
 
@@ -211,7 +214,7 @@ def test_one_snapshot_at_a_time_and_no_replacing_of_rows_meanwhile(tmp_path):
     with pytest.raises(RuntimeError, match="another snapshot"):
         RowSnapshot(store, cut=2).begin(full=True)
     with pytest.raises(RuntimeError, match="cannot be replaced"):
-        restore_rows(store, tmp_path, [], num_partitions=NUM_PARTITIONS, cut=1)
+        restore_rows(store, CutStorage.at(tmp_path), [], num_partitions=NUM_PARTITIONS, cut=1)
     assert store.num_rows == NUM_IDS
     writer = make_writer(tmp_path, store, snapshot, 1)
     snapshot.abandon()
@@ -231,13 +234,13 @@ def test_a_snapshot_that_cannot_be_written_is_given_up_and_leaves_no_file(tmp_pa
     blocked = tmp_path / "a-file"
     blocked.write_text("")
     with pytest.raises(RunFolderError):
-        snapshot.write(blocked, num_partitions=2, partitions=range(2))
+        snapshot.write(CutStorage.at(blocked), num_partitions=2, partitions=range(2))
     train(store, EVERYTHING, 2, rng)
     snapshot = RowSnapshot(store, cut=2)
     snapshot.begin(full=False)
     assert snapshot.kind == "base"
     with pytest.raises(ValueError, match="partition that is not written here"):
-        snapshot.write(tmp_path, num_partitions=2, partitions=[0])
+        snapshot.write(CutStorage.at(tmp_path), num_partitions=2, partitions=[0])
     assert [entry.name for entry in tmp_path.iterdir()] == ["a-file"]
     assert store.rows.observer is None
 
@@ -287,5 +290,7 @@ def test_an_update_gives_up_a_snapshot_for_which_the_disk_has_stalled(tmp_path):
     following = RowSnapshot(store, cut=2)
     following.begin(full=False)
     assert following.kind == "base"
-    files = following.write(tmp_path, num_partitions=NUM_PARTITIONS, partitions=range(3))
+    files = following.write(
+        CutStorage.at(tmp_path), num_partitions=NUM_PARTITIONS, partitions=range(3)
+    )
     assert restored(tmp_path, [[file] for file in files], 2) == expected

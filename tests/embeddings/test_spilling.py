@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings import spilling
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -195,7 +196,9 @@ def test_rows_are_read_from_checkpoints_beyond_the_limit(tmp_path):
 
     files = cut_of(bound, tmp_path)
     again = make_store(MemoryLimit(8192, tmp_path / "restored"))
-    restore_rows(again, tmp_path, [[file] for file in files], num_partitions=4, cut=1)
+    restore_rows(
+        again, CutStorage.at(tmp_path), [[file] for file in files], num_partitions=4, cut=1
+    )
     assert again.spilled_bytes() == bound.spilled_bytes()
     for one, other in zip(again.iterate_rows(100), free.iterate_rows(100), strict=True):
         np.testing.assert_array_equal(one.keys, other.keys)
@@ -205,4 +208,4 @@ def test_rows_are_read_from_checkpoints_beyond_the_limit(tmp_path):
 def cut_of(store, folder) -> tuple[CutFile, ...]:
     snapshot = RowSnapshot(store, cut=1)
     snapshot.begin(full=True)
-    return snapshot.write(folder, num_partitions=4, partitions=range(4))
+    return snapshot.write(CutStorage.at(folder), num_partitions=4, partitions=range(4))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import extend_chain
 from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -65,7 +66,7 @@ def write_log(store, folder, steps):
         snapshot = RowSnapshot(store, cut=cut)
         snapshot.begin(full=False)
         for file in snapshot.write(
-            folder, num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS)
+            CutStorage.at(folder), num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS)
         ):
             chains[file.partition] = extend_chain(chains[file.partition], file)
     return list(chains.values())
@@ -73,14 +74,14 @@ def write_log(store, folder, steps):
 
 def restored(folder, chains):
     store = make_store()
-    restore_rows(store, folder, chains, num_partitions=NUM_PARTITIONS, cut=9)
+    restore_rows(store, CutStorage.at(folder), chains, num_partitions=NUM_PARTITIONS, cut=9)
     return store
 
 
 def opened_log(folder, chains, **arguments):
     return open_row_log(
         make_store(**arguments),
-        folder,
+        CutStorage.at(folder),
         chains,
         num_partitions=NUM_PARTITIONS,
         trained_by=2,
@@ -116,7 +117,7 @@ def test_a_log_holds_the_same_rows_on_disk_as_in_memory(tmp_path_factory, steps)
 def test_tombstones_end_rows_on_disk_as_in_memory(tmp_path, log):
     store = restored(tmp_path, log)
     writer = RowLogWriter(
-        tmp_path,
+        CutStorage.at(tmp_path),
         store,
         cut=20,
         kind="delta",

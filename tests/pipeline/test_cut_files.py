@@ -10,9 +10,10 @@ from job_specs import job_spec
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import UpdateRule
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, cut_file_name
+from ctr_pipeline.distributed.master.manifests import Cuts, cut_file_name
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.ps.server_state import ServerGradients, ServerState
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -87,10 +88,10 @@ def test_the_first_cut_is_read_back_bit_for_bit(tmp_path):
     spec = spec_of(tmp_path)
     written = parameters(trained=True)
     write_first_cut(spec, written)
-    (manifest,), damages = CheckpointsFolder(tmp_path / "checkpoints", "test").sound(read=True)
+    (manifest,), damages = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test").sound(read=True)
     assert not damages
     again = parameters(trained=False)
-    restore_cut(again, tmp_path / "checkpoints", manifest)
+    restore_cut(again, CutStorage.at(tmp_path / "checkpoints"), manifest)
     assert records_of(again.rows) == records_of(written.rows)
     assert again.dense.values.tobytes() == written.dense.values.tobytes()
     assert again.dense.slots.tobytes() == written.dense.slots.tobytes()
@@ -108,7 +109,7 @@ def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path,
     store, dense = written.rows, written.dense
     write_first_cut(spec_of(tmp_path), written)
     spec = spec_of(tmp_path, num_parameter_servers=num_servers, earlier_steps=6)
-    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
     request = folder.load(FIRST_CUT).restore_request(1, None)
     keys = np.sort(store.rows.keys_N[: store.num_rows])
     partitions = partitions_of(keys, spec.num_partitions)
@@ -143,12 +144,12 @@ def test_a_model_without_tables_has_a_first_cut(tmp_path):
     no_rows = EmbeddingStore((), spec.segments, seed=3, threads=1)
     dense = parameters(trained=True).dense
     write_first_cut(spec, Parameters(no_rows, dense))
-    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
     manifest = folder.load(FIRST_CUT)
     again = Parameters(no_rows, parameters(trained=False).dense)
-    restore_cut(again, tmp_path / "checkpoints", manifest)
+    restore_cut(again, CutStorage.at(tmp_path / "checkpoints"), manifest)
     assert again.dense.values.tobytes() == dense.values.tobytes()
-    rows = open_cut(again, tmp_path / "checkpoints", manifest, tmp_path)
+    rows = open_cut(again, CutStorage.at(tmp_path / "checkpoints"), manifest, tmp_path)
     assert (rows.num_rows, list(rows.iterate_rows(8))) == (0, [])
     rows.release()
     server = ServerState(spec, 0, threads=1)
@@ -159,12 +160,12 @@ def test_a_model_without_tables_has_a_first_cut(tmp_path):
 
 def test_a_damaged_first_cut_is_refused(tmp_path):
     write_first_cut(spec_of(tmp_path), parameters(trained=True))
-    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
     manifest = folder.load(FIRST_CUT)
     path = next(file for file in (tmp_path / "checkpoints").iterdir() if file.suffix == ".arrow")
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointError):
-        restore_cut(parameters(trained=False), tmp_path / "checkpoints", manifest)
+        restore_cut(parameters(trained=False), CutStorage.at(tmp_path / "checkpoints"), manifest)
 
 
 class Told(SilentProgress):
@@ -177,12 +178,12 @@ class Told(SilentProgress):
 
 def test_the_last_whole_cut_of_an_epoch_is_found_and_damaged_ones_are_told(tmp_path):
     write_first_cut(spec_of(tmp_path), parameters(trained=True))
-    folder = CheckpointsFolder(tmp_path / "checkpoints", "test")
+    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
     first = folder.load(FIRST_CUT)
     for cut, epoch in ((2, 0), (3, 1), (4, 1), (5, 2), (6, 2)):
         folder.save(replace(first, facts=replace(first.facts, cut=cut, epoch=epoch)))
     for cut in (4, 5, 6):
-        path = folder.path / cut_file_name(cut)
+        path = tmp_path / "checkpoints" / cut_file_name(cut)
         path.write_bytes(path.read_bytes()[:-9])
     progress = Told()
     cuts = find_cuts(folder, progress)

@@ -103,6 +103,7 @@ def test_a_list_holds_all_below_a_folder_in_order_and_nothing_beside_it(storage)
         storage.write(key, key.encode())
     assert [one.key for one in storage.list("cut")] == ["cut/1", "cut/10/b", "cut/2"]
     assert [one.num_bytes for one in storage.list("cut")] == [5, 8, 5]
+    assert [one.key for one in storage.list("")] == sorted(keys)
     listed = storage.list("cut")[0]
     assert listed == storage.stat(listed.key)
 
@@ -173,7 +174,7 @@ def test_readers_see_one_version_or_the_other(storage):
 
 
 @pytest.mark.parametrize(
-    "key", ["", "/a", "a/", "a//b", "..", "a/../b", ".a", "a/.b", "a b", "a\n", "ä", "a\\b", "a*"]
+    "key", ["/a", "a/", "a//b", "..", "a/../b", ".a", "a/.b", "a b", "a\n", "ä", "a\\b", "a*"]
 )
 def test_a_key_is_plain(storage, key):
     for call in (storage.read, storage.stat, storage.list, lambda key: storage.delete([key])):
@@ -183,3 +184,9 @@ def test_a_key_is_plain(storage, key):
         storage.write(key, b"")
     with pytest.raises(ValueError, match="is no key"):
         storage.put_if_absent(key, b"")
+
+
+def test_an_empty_key_is_none_of_an_object(storage):
+    for call in (storage.read, storage.stat, lambda key: storage.write(key, b"")):
+        with pytest.raises(ValueError, match="is no key"):
+            call("")

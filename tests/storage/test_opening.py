@@ -99,6 +99,29 @@ def test_a_disk_without_hard_links_is_refused_and_not_trusted(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_killed_writers_left_is_deleted_where_nobody_writes_it_any_more(tmp_path):
+    storage = LocalDisk(str(tmp_path))
+    storage.write("f/done", b"x")
+    for name in (".old.4711abcd.tmp", ".new.4711abcd.tmp", ".notes"):
+        (tmp_path / "f" / name).write_bytes(b"half")
+    storage.delete_unfinished(lambda key: key == "f/old")
+    names = sorted(path.name for path in (tmp_path / "f").iterdir())
+    assert names == [".new.4711abcd.tmp", ".notes", "done"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    storage = LocalDisk(str(tmp_path / "file"))
+    for call in (
+        lambda: storage.write("a", b""),
+        lambda: storage.put_if_absent("a", b""),
+    ):
+        with pytest.raises(RunFolderError, match="cannot be written"):
+            call()
+    with pytest.raises(StorageAwayError, match="cannot be read"):
+        storage.read("a")
+
+
 def test_files_that_are_being_written_are_not_listed(tmp_path):
     storage = LocalDisk(str(tmp_path))
 

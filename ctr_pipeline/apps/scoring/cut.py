@@ -18,7 +18,8 @@ from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.dataset.parts import column_names
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder, CutFacts
+from ctr_pipeline.distributed.master.manifests import CutFacts, Cuts
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.control import ENDED_STATES, Job, find_state
@@ -106,7 +107,7 @@ def evaluate_newest_cut(context: RunContext) -> dict[str, Any]:
 
 def _require_cut(run: RunFolder) -> None:
     has_job = (run.job / "spec.json").exists() and run.checkpoints.is_dir()
-    if not has_job or not CheckpointsFolder(run.checkpoints, None).numbers():
+    if not has_job or not Cuts(CutStorage(run.checkpoint_storage), None).numbers():
         raise CheckpointError(
             "the run that uses this folder has taken no checkpoint yet that could be scored",
             place=str(run.path),

@@ -25,9 +25,9 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.master.manifests import (
-    CheckpointsFolder,
     CutFacts,
     CutManifest,
+    Cuts,
     chain_files,
 )
 from ctr_pipeline.distributed.master.server_calls import (
@@ -56,14 +56,14 @@ class CutKeeper:
     def __init__(
         self,
         spec: JobSpec,
-        folder: CheckpointsFolder,
+        cuts: Cuts,
         calls: ServerCalls,
         *,
         deadline_seconds: float,
         wall_clock: Callable[[], float],
     ) -> None:
         self._spec = spec
-        self._folder = folder
+        self._cuts = cuts
         self._calls = calls
         self._deadline_seconds = deadline_seconds
         self._wall_clock = wall_clock
@@ -91,8 +91,8 @@ class CutKeeper:
             fence: Raises if this master may not write any more; called before the manifest.
         """
         try:
-            self._folder.require_there()
-            parent = self._folder.load(action.parent) if action.parent else None
+            self._cuts.storage.require_there()
+            parent = self._cuts.load(action.parent) if action.parent else None
             # Deltas that have outgrown their base end sooner than the schedule says.
             full = action.full or (
                 parent is not None
@@ -128,9 +128,9 @@ class CutKeeper:
             facts = self._facts(action, placement)
             files = chain_files(facts, parent, replies, action.frozen)
             manifest = CutManifest(facts, files, action.frozen, history)
-            self._folder.check_files(manifest, read=False)
+            self._cuts.check_files(manifest, read=False)
             fence()
-            self._folder.save(manifest)
+            self._cuts.save(manifest)
         except CallAbandonedError:
             return CutFailed(action.cut, "the job went back to an earlier checkpoint meanwhile")
         except (StorageError, RunFolderError) as error:
@@ -165,8 +165,8 @@ class CutKeeper:
         ) -> tuple[RestoreFailed, None]:
             if cause == "damage" and action.cut:
                 try:
-                    self._folder.give_up(action.cut)
-                except StorageError as error:
+                    self._cuts.give_up(action.cut)
+                except (StorageError, RunFolderError) as error:
                     reason, cause = error, "storage"
             text = str(reason)
             return RestoreFailed(action.generation, action.cut, text, cause, announced), None
@@ -178,9 +178,9 @@ class CutKeeper:
             return failed(reason, "damage")
         try:
             if action.cut:
-                manifest = self._folder.load(action.cut)
+                manifest = self._cuts.load(action.cut)
                 require_same_job(manifest, self._spec)
-                self._folder.check_files(manifest, read=False)
+                self._cuts.check_files(manifest, read=False)
                 request = manifest.restore_request(action.generation, placement)
         except StorageError as error:
             return failed(error, "storage")
@@ -221,8 +221,8 @@ class CutKeeper:
             Cuts among these that proved damaged, and were given up.
         """
         try:
-            damages = self._folder.keep_only(cuts)
-        except (OSError, StorageError) as error:
+            damages = self._cuts.keep_only(cuts)
+        except (RunFolderError, StorageError) as error:
             _LOGGER.warning("old checkpoints cannot be deleted: %s", error)
             return ()
         return tuple(CutDamaged(cut, reason) for cut, reason in damages.items())

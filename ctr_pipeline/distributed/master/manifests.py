@@ -11,10 +11,8 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ctr_pipeline import durable
 from ctr_pipeline.distributed.coordination.claims import bitmaps_beyond, tasks_over
 from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.events import Json
@@ -26,15 +24,15 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
-from ctr_pipeline.embeddings import log_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile, cut_of, extend_chain, unneeded_files
-from ctr_pipeline.errors import CheckpointError, StorageError
+from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.storage.protocol import ObjectExistsError
 
 MANIFEST_FORMAT = 1
 
 _NAME = re.compile(r"cut-(\d{6,})\.json")
 _GIVEN_UP = re.compile(r"cut-(\d{6,})\.json\.given-up")
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]+\.tmp")
 
 
 @dataclass(frozen=True)
@@ -192,52 +190,50 @@ def chain_files(
     )
 
 
-class CheckpointsFolder:
+class Cuts:
     """Manifests of one job's cuts and the files that they name.
 
     Args:
-        path: The folder.
+        storage: Where they lie.
         job: Only cuts of this job count; None: of any.
     """
 
-    def __init__(self, path: Path, job: str | None) -> None:
-        self.path = path
+    def __init__(self, storage: CutStorage, job: str | None) -> None:
+        self.storage = storage
         self._job = job
-
-    def require_there(self) -> None:
-        """Raises StorageError while something else, or nothing, stands in the folder's place."""
-        log_folder.require_there(self.path)
 
     def numbers(self) -> list[int]:
         """Cuts with a manifest, sound or not, newest first; those given up are left out.
 
         Raises:
-            StorageError: The folder cannot be listed.
+            StorageError: They cannot be listed.
         """
         return sorted(self._numbers_like(_NAME), reverse=True)
 
     def _numbers_like(self, pattern: re.Pattern[str]) -> list[int]:
-        return [int(match[1]) for name in self._names() if (match := pattern.fullmatch(name))]
-
-    def _names(self) -> list[str]:
-        try:
-            return sorted(entry.name for entry in self.path.iterdir())
-        except OSError as error:
-            raise StorageError(
-                f"cannot be listed ({error.strerror or error})",
-                place=str(self.path),
-                remedy="Mount its volume, if it is away",
-            ) from error
+        return [
+            int(match[1]) for name in self.storage.names() if (match := pattern.fullmatch(name))
+        ]
 
     def save(self, manifest: CutManifest) -> None:
-        """Commits a cut; its files are on disk before.
+        """Commits a cut, once; its files are durable before.
+
+        Numbers of cuts are never used twice, so only a master that another one has replaced finds
+        its number taken.
 
         Raises:
-            StorageError: The folder is not there.
+            CheckpointError: Another master has committed this cut.
+            StorageError: The storage is not there.
             RunFolderError: The disk is full, or the folder cannot be written.
         """
-        self.require_there()
-        durable.write_text(self._manifest_path(manifest.facts.cut), _render(manifest))
+        self.storage.require_there()
+        name = cut_file_name(manifest.facts.cut)
+        try:
+            self.storage.put_if_absent(name, _render(manifest).encode())
+        except ObjectExistsError as error:
+            raise CheckpointError(
+                "another master has committed it", place=self.storage.place_of(name)
+            ) from error
 
     def load(self, cut: int) -> CutManifest:
         """A cut's manifest; its files are not looked at.
@@ -246,16 +242,17 @@ class CheckpointsFolder:
             CheckpointError: It is missing, damaged, of another format, or of another job.
             StorageError: It cannot be read at this moment.
         """
-        path = self._manifest_path(cut)
-        manifest = load_manifest(path)
+        name = cut_file_name(cut)
+        manifest = self._read(name)
         if manifest.facts.cut != cut:
             raise CheckpointError(
-                f"is the manifest of checkpoint {manifest.facts.cut}", place=str(path)
+                f"is the manifest of checkpoint {manifest.facts.cut}",
+                place=self.storage.place_of(name),
             )
         if self._job is not None and manifest.facts.job != self._job:
             raise CheckpointError(
                 f"belongs to job '{manifest.facts.job}', not to '{self._job}'",
-                place=str(path),
+                place=self.storage.place_of(name),
                 remedy="Give each job its own 'output'",
             )
         return manifest
@@ -271,17 +268,14 @@ class CheckpointsFolder:
             StorageError: Names the first that cannot be read at this moment.
         """
         for file in manifest.files.all_files():
-            path = self.path / file.name
-            try:
-                num_bytes = path.stat().st_size
-                if num_bytes != file.num_bytes:
-                    raise CheckpointError(
-                        f"has {num_bytes:,} bytes instead of {file.num_bytes:,}", place=str(path)
-                    )
-                if read and durable.crc32_of(path) != file.crc32:
-                    raise CheckpointError("is damaged: its checksum differs", place=str(path))
-            except OSError as error:
-                raise log_folder.explain_read_error(error, path, absent="is missing") from error
+            place = self.storage.place_of(file.name)
+            num_bytes = self.storage.num_bytes(file.name, absent="is missing")
+            if num_bytes != file.num_bytes:
+                raise CheckpointError(
+                    f"has {num_bytes:,} bytes instead of {file.num_bytes:,}", place=place
+                )
+            if read and self.storage.crc32_of(file.name, absent="is missing") != file.crc32:
+                raise CheckpointError("is damaged: its checksum differs", place=place)
 
     def sound(self, *, read: bool = False) -> tuple[list[CutManifest], list[str]]:
         """Cuts that can be restored, newest first, and why each of the others cannot.
@@ -307,19 +301,17 @@ class CheckpointsFolder:
         """Sets a damaged cut aside: it counts no more, and its files stay.
 
         Raises:
-            StorageError: The folder cannot be changed at this moment.
+            StorageError: It cannot be changed at this moment.
+            RunFolderError: The disk is full.
         """
-        path = self._manifest_path(cut)
+        name = cut_file_name(cut)
         try:
-            path.replace(self.path / given_up_name(cut))
-            durable.sync_folder(self.path)
-        except FileNotFoundError:
-            # Its manifest is what it lacks.
-            self.require_there()
-        except OSError as error:
-            raise StorageError(
-                f"cannot be renamed ({error.strerror or error})", place=str(path)
-            ) from error
+            with self.storage.reading(name) as file:
+                manifest = file.read()
+        except CheckpointError:
+            return  # Its manifest is what it lacks.
+        self.storage.write(given_up_name(cut), manifest)
+        self.storage.delete([name])
 
     def keep_only(self, cuts: Iterable[int]) -> dict[int, str]:
         """Deletes other cuts, and files that no kept one names.
@@ -333,12 +325,12 @@ class CheckpointsFolder:
             Cuts that were given up, with why.
 
         Raises:
-            StorageError, OSError: Some files could not be read or deleted at this moment.
+            StorageError, RunFolderError: Some files could not be read or deleted at this moment.
         """
         kept = set(cuts)
         if not kept:
             return {}
-        self.require_there()
+        self.storage.require_there()
         newest = max(kept)
         present = self.numbers()
         needed: set[str] = set()
@@ -353,38 +345,39 @@ class CheckpointsFolder:
         if damages:
             return damages
         needed.update(self._files_of_given_up())
-        for cut in present:
-            if cut not in kept and cut < newest:
-                self._manifest_path(cut).unlink(missing_ok=True)
-        durable.sync_folder(self.path)
+        self.storage.delete(
+            cut_file_name(cut) for cut in present if cut not in kept and cut < newest
+        )
         self._delete_files(needed, before_cut=newest)
         return {}
 
     def _delete_files(self, needed: set[str], *, before_cut: int) -> None:
-        present = self._names()
-        # What a member that died was writing has the name of a file within it.
-        abandoned = {
-            name: match[1] for name in present if (match := _TEMPORARY.fullmatch(name)) is not None
-        }
-        for name in unneeded_files(present, needed, before_cut=before_cut):
-            (self.path / name).unlink(missing_ok=True)
-        unneeded = set(unneeded_files(abandoned.values(), (), before_cut=before_cut))
-        for name, becomes in abandoned.items():
-            if becomes in unneeded:
-                (self.path / name).unlink(missing_ok=True)
+        present = self.storage.names()
+        self.storage.delete(unneeded_files(present, needed, before_cut=before_cut))
+        # What a member was writing that died.
+        self.storage.delete_unfinished(
+            lambda name: bool(unneeded_files([name], (), before_cut=before_cut))
+        )
 
     def _files_of_given_up(self) -> Iterator[str]:
         """What cuts that were given up rest on; of a damaged manifest, what that cut wrote."""
         for cut in self._numbers_like(_GIVEN_UP):
             try:
-                manifest = load_manifest(self.path / given_up_name(cut))
+                manifest = self._read(given_up_name(cut))
             except CheckpointError:
-                yield from (name for name in self._names() if cut_of(name) == cut)
+                yield from (name for name in self.storage.names() if cut_of(name) == cut)
             else:
                 yield from (file.name for file in manifest.files.all_files())
 
-    def _manifest_path(self, cut: int) -> Path:
-        return self.path / cut_file_name(cut)
+    def _read(self, name: str) -> CutManifest:
+        """A manifest.
+
+        Raises:
+            CheckpointError: It is missing, damaged or of another format.
+            StorageError: It cannot be read at this moment.
+        """
+        with self.storage.reading(name, absent="there is no such checkpoint") as file:
+            return _parse(file.read(), self.storage.place_of(name))
 
 
 def cut_file_name(cut: int) -> str:
@@ -397,32 +390,22 @@ def given_up_name(cut: int) -> str:
     return f"{cut_file_name(cut)}.given-up"
 
 
-def load_manifest(path: Path) -> CutManifest:
-    """Reads a manifest.
-
-    Raises:
-        CheckpointError: It is missing, damaged or of another format.
-        StorageError: It cannot be read at this moment.
-    """
+def _parse(content: bytes, place: str) -> CutManifest:
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(content)
         version = document["format"]
-    except OSError as error:
-        raise log_folder.explain_read_error(
-            error, path, absent="there is no such checkpoint"
-        ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError("is damaged: it is no manifest", place=str(path)) from error
+        raise CheckpointError("is damaged: it is no manifest", place=place) from error
     if version != MANIFEST_FORMAT:
         raise CheckpointError(
             f"has format {version}, and this program knows format {MANIFEST_FORMAT}",
-            place=str(path),
+            place=place,
             remedy="Go on with the version of ctrpipe that began the job",
         )
     try:
         body = document["body"]
         if document["crc32"] != zlib.crc32(_canonical(body)):
-            raise CheckpointError("is damaged: its checksum differs", place=str(path))
+            raise CheckpointError("is damaged: its checksum differs", place=place)
         return CutManifest(
             # Cuts of earlier versions name no placement.
             decode(CutFacts, _canonical({"placement": None, **body["facts"]})),
@@ -431,7 +414,7 @@ def load_manifest(path: Path) -> CutManifest:
             tuple(body["history"]),
         )
     except (KeyError, TypeError, MalformedMessage) as error:
-        raise CheckpointError("is damaged: something is missing", place=str(path)) from error
+        raise CheckpointError("is damaged: something is missing", place=place) from error
 
 
 def _render(manifest: CutManifest) -> str:

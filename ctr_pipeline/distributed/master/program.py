@@ -21,7 +21,7 @@ from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
 from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, place_ledger
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.metrics import JobCollector
 from ctr_pipeline.distributed.master.moves import Mover
 from ctr_pipeline.distributed.master.recording import Recorder
@@ -48,6 +48,7 @@ from ctr_pipeline.distributed.rpc.endpoint import (
 from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CtrPipelineError
 
 _TICK_SECONDS = 0.5
@@ -128,13 +129,13 @@ class Master:
         stack: ExitStack,
     ) -> JobExecutor:
         spec = self._spec
-        folder = CheckpointsFolder(self._run_folder / spec.checkpoints_folder, spec.job)
+        cuts = Cuts(CutStorage.at(self._run_folder / spec.checkpoints_folder), spec.job)
         job = await_storage(
             lambda: begin_job(
                 self._settings,
                 spec,
                 records,
-                folder,
+                cuts,
                 time.monotonic(),
                 resume=self._before is not None and not self._is_restart,
             ),
@@ -152,7 +153,7 @@ class Master:
             self.store,
             launcher=launcher,
             cuts=CutKeeper(
-                spec, folder, calls, deadline_seconds=_SNAPSHOT_SECONDS, wall_clock=time.time
+                spec, cuts, calls, deadline_seconds=_SNAPSHOT_SECONDS, wall_clock=time.time
             ),
             mover=Mover(move_calls),
             recorder=recorder,
@@ -163,7 +164,7 @@ class Master:
             if config.runtime.workers == "auto"
             else None,
             events=read_events(records),
-            newest_cut=find_newest_cut(folder, job.status().last_cut),
+            newest_cut=find_newest_cut(cuts, job.status().last_cut),
         )
         stack.callback(executor.close)
         return executor

@@ -10,7 +10,7 @@ from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.job.head import JobHead
 from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, place_ledger
 from ctr_pipeline.distributed.master.ledger.store import LedgerError
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.recovery import (
     find_newest_cut,
     read_events,
@@ -19,6 +19,7 @@ from ctr_pipeline.distributed.master.recovery import (
 from ctr_pipeline.distributed.master.settings import plan_job
 from ctr_pipeline.distributed.master.status import JobView, view_job
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 
 
 def read_status(run_folder: Path) -> JobView:
@@ -34,14 +35,14 @@ def read_status(run_folder: Path) -> JobView:
     settings = plan_job(spec, config.runtime, scores_folder=run_folder / "scores", launched=True)
     job = Job.from_ledger(settings, records_of_job(records), 0.0)
     status = job.status()
-    folder = CheckpointsFolder(run_folder / spec.checkpoints_folder, spec.job)
+    cuts = Cuts(CutStorage.at(run_folder / spec.checkpoints_folder), spec.job)
     train = spec.split("train")
     return view_job(
         status,
         job=spec.job,
         epochs=spec.course.epochs,
         records_per_epoch=train.num_rows if train else 0,
-        newest_cut=find_newest_cut(folder, status.last_cut),
+        newest_cut=find_newest_cut(cuts, status.last_cut),
         unix_time=time.time(),
         samples_per_second=0.0,
         events=read_events(records),

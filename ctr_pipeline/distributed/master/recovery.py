@@ -13,7 +13,7 @@ from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.coordination.storage_wait import StorageWait
 from ctr_pipeline.distributed.master.cuts import require_same_job
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
 from ctr_pipeline.errors import CheckpointError, StorageError
 
@@ -47,7 +47,7 @@ def begin_job(
     settings: JobSettings,
     spec: JobSpec,
     records: Mapping[str, Json],
-    folder: CheckpointsFolder,
+    cuts: Cuts,
     now: float,
     *,
     resume: bool,
@@ -67,11 +67,11 @@ def begin_job(
     if jobs_own:
         return Job.from_ledger(settings, jobs_own, now, resume=resume)
     if spec.scores_cut:
-        manifest = folder.load(spec.scores_cut)
+        manifest = cuts.load(spec.scores_cut)
         require_same_job(manifest, spec)
         return Job.to_score(settings, spec.scores_cut, manifest.frozen, now)
-    folder.require_there()
-    sound, reasons = folder.sound()
+    cuts.storage.require_there()
+    sound, reasons = cuts.sound()
     for reason in reasons:
         _LOGGER.warning("skipping a checkpoint: %s", reason)
     for manifest in sound:
@@ -89,7 +89,7 @@ def begin_job(
     if reasons:
         raise CheckpointError(
             f"there is no ledger, and none of the checkpoints can be used: {reasons[0]}",
-            place=str(folder.path),
+            place=cuts.storage.address,
             remedy="Start anew with --overwrite",
         )
     return Job.begin(settings, now)
@@ -142,12 +142,12 @@ def read_events(records: Mapping[str, Json]) -> tuple[JobEvent, ...]:
     return () if record is None else from_record(tuple[JobEvent, ...], record["events"])
 
 
-def find_newest_cut(folder: CheckpointsFolder, cut: int) -> NewestCut:
+def find_newest_cut(cuts: Cuts, cut: int) -> NewestCut:
     """What is told of a cut that the ledger names; one that cannot be read has step 0."""
     if not cut:
         return NO_CUT
     try:
-        facts = folder.load(cut).facts
+        facts = cuts.load(cut).facts
     except (CheckpointError, StorageError) as error:
         # Whoever restores it will see to it; for the status it is not worth the job.
         _LOGGER.warning("the last checkpoint cannot be read: %s", error)

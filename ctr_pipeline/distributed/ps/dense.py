@@ -7,12 +7,12 @@ change no result.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.embeddings.arrays import Float32Array
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.log_chain import CutFile
@@ -59,7 +59,7 @@ class DenseRange:
         cls,
         pieces: Sequence[tuple[int, int]],
         optimizer: OptimizerSpec,
-        folder: Path,
+        storage: CutStorage,
         files: Sequence[LoggedFile],
         num_dense: int,
     ) -> "DenseRange":
@@ -72,7 +72,7 @@ class DenseRange:
         logged = [log_file(file) for file in files]
         for (first, last), piece in zip(pieces, found._pieces, strict=True):
             if first < last:
-                restore_range(piece, folder, logged, first=first, num_dense=num_dense)
+                restore_range(piece, storage, logged, first=first, num_dense=num_dense)
         return found
 
     def __len__(self) -> int:
@@ -149,7 +149,7 @@ class DenseRange:
 
 
 def save_copy(
-    folder: Path,
+    storage: CutStorage,
     copy: DenseCopy,
     optimizer: OptimizerSpec,
     *,
@@ -165,7 +165,7 @@ def save_copy(
     if not len(copy.values):
         return ()
     file = save_range(
-        folder, copy.values, copy.slots, optimizer, cut=cut, first=first, num_dense=num_dense
+        storage, copy.values, copy.slots, optimizer, cut=cut, first=first, num_dense=num_dense
     )
     return (logged_file(file),)
 

@@ -39,7 +39,7 @@ from ctr_pipeline.distributed.ps.ownership import are_owned
 from ctr_pipeline.distributed.ps.partition_counts import PartitionCounts
 from ctr_pipeline.distributed.rpc.packed import MovedRows
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
-from ctr_pipeline.embeddings.log_folder import require_there
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -118,7 +118,7 @@ class ServerState:
     def __init__(self, spec: JobSpec, index: int, *, threads: int) -> None:
         self._spec = spec
         self._index = index
-        self._folder = Path(spec.checkpoints_folder)
+        self._storage = CutStorage.at(spec.checkpoints_folder)
         self._optimizer = spec.dense_optimizer
         self._store = _build_store(spec, threads)
         self._table_sizes = np.array([table.num_ids for table in spec.tables], np.int64)
@@ -276,17 +276,17 @@ class ServerState:
             TrainingError: A value is not finite.
             SnapshotAbandonedError: A restore gave it up.
         """
-        require_there(self._folder)
+        self._storage.require_there()
         files: tuple[LoggedFile, ...] = ()
         if cut.snapshot is not None:
             rows = cut.snapshot.write(
-                self._folder,
+                self._storage,
                 num_partitions=self._spec.num_partitions,
                 partitions=self._partitions,
             )
             files = tuple(logged_file(file) for file in rows)
         return files + save_copy(
-            self._folder,
+            self._storage,
             cut.dense,
             self._optimizer,
             cut=request.cut,
@@ -310,7 +310,7 @@ class ServerState:
             owned = frozenset(self._partitions)
             restore_rows(
                 self._store,
-                self._folder,
+                self._storage,
                 [
                     [log_file(file) for file in chain.files]
                     for chain in request.partitions
@@ -325,7 +325,7 @@ class ServerState:
             self._dense = DenseRange.restored(
                 applied.units.pieces,
                 self._optimizer,
-                self._folder,
+                self._storage,
                 request.dense,
                 self._spec.num_dense,
             )

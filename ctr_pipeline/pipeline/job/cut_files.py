@@ -8,15 +8,15 @@ from ctr_pipeline.distributed.coordination.ledger import frozen_before_training
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, PartitionFiles
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.master.manifests import (
-    CheckpointsFolder,
     CutFacts,
     CutFiles,
     CutManifest,
+    Cuts,
 )
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
 from ctr_pipeline.embeddings.log_chain import CutFile
-from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_log
@@ -26,9 +26,9 @@ from ctr_pipeline.progress import Progress
 FIRST_CUT = 1
 
 
-def find_cuts(folder: CheckpointsFolder, progress: Progress) -> list[CutManifest]:
+def find_cuts(cuts: Cuts, progress: Progress) -> list[CutManifest]:
     """Cuts whose bytes are all as they were written, newest first; says why others are not."""
-    found, damages = folder.sound(read=True)
+    found, damages = cuts.sound(read=True)
     for damage in damages:
         progress.log(f"Skipping a checkpoint: {damage}")
     return found
@@ -39,12 +39,12 @@ def last_of_epoch(cuts: Sequence[CutManifest], epoch: int) -> CutManifest | None
     return next((cut for cut in cuts if cut.facts.epoch == epoch), None)
 
 
-def restore_cut(parameters: Parameters, folder: Path, manifest: CutManifest) -> None:
+def restore_cut(parameters: Parameters, storage: CutStorage, manifest: CutManifest) -> None:
     """Replaces parameters by those of a cut.
 
     Args:
         parameters: Of the tables, segments and seed of the job.
-        folder: Checkpoints of the job.
+        storage: Checkpoints of the job.
         manifest: The cut.
 
     Raises:
@@ -53,22 +53,22 @@ def restore_cut(parameters: Parameters, folder: Path, manifest: CutManifest) -> 
     facts = manifest.facts
     restore_rows(
         parameters.rows,
-        folder,
+        storage,
         _chains(manifest),
         num_partitions=facts.num_partitions,
         cut=facts.cut,
     )
-    _restore_dense(parameters.dense, folder, manifest)
+    _restore_dense(parameters.dense, storage, manifest)
 
 
 def open_cut(
-    parameters: Parameters, folder: Path, manifest: CutManifest, workspace: Path
+    parameters: Parameters, storage: CutStorage, manifest: CutManifest, workspace: Path
 ) -> StoredRows:
     """Reads the dense parameters of a cut; its rows stay on disk.
 
     Args:
         parameters: Of the tables, segments and seed of the job; the dense ones are replaced.
-        folder: Checkpoints of the job.
+        storage: Checkpoints of the job.
         manifest: The cut.
         workspace: Folder on whose disk rows are sorted.
 
@@ -76,10 +76,10 @@ def open_cut(
         CheckpointError: A file is missing or damaged, or of another make.
         RunFolderError: The disk is full.
     """
-    _restore_dense(parameters.dense, folder, manifest)
+    _restore_dense(parameters.dense, storage, manifest)
     return open_row_log(
         parameters.rows,
-        folder,
+        storage,
         _chains(manifest),
         num_partitions=manifest.facts.num_partitions,
         trained_by=manifest.facts.num_parameter_servers,
@@ -87,9 +87,9 @@ def open_cut(
     )
 
 
-def _restore_dense(dense: DenseParameters, folder: Path, manifest: CutManifest) -> None:
+def _restore_dense(dense: DenseParameters, storage: CutStorage, manifest: CutManifest) -> None:
     files = _log_files(manifest.files.dense)
-    restore_range(dense, folder, files, first=0, num_dense=len(dense.values))
+    restore_range(dense, storage, files, first=0, num_dense=len(dense.values))
 
 
 def _chains(manifest: CutManifest) -> list[list[CutFile]]:
@@ -103,19 +103,19 @@ def write_first_cut(spec: JobSpec, parameters: Parameters) -> None:
     Raises:
         RunFolderError: The disk is full or the folder cannot be written.
     """
-    folder = CheckpointsFolder(Path(spec.checkpoints_folder), spec.job)
-    create_folder(folder.path, spec.job)
+    storage = CutStorage.at(spec.checkpoints_folder)
+    storage.begin(spec.job)
     servers, dense = spec.num_parameter_servers, parameters.dense
     snapshot = RowSnapshot(parameters.rows, cut=FIRST_CUT)
     snapshot.begin(full=True)
     row_files = snapshot.write(
-        folder.path, num_partitions=spec.num_partitions, partitions=range(spec.num_partitions)
+        storage, num_partitions=spec.num_partitions, partitions=range(spec.num_partitions)
     )
     dense_files: tuple[CutFile, ...] = ()
     if spec.num_dense:
         dense_files = (
             save_range(
-                folder.path,
+                storage,
                 dense.values,
                 dense.slots,
                 dense.optimizer,
@@ -149,7 +149,7 @@ def write_first_cut(spec: JobSpec, parameters: Parameters) -> None:
         bitmaps=((),) * servers,
         versions=(0,) * servers,
     )
-    folder.save(CutManifest(facts, files, frozen_before_training(FIRST_CUT), ()))
+    Cuts(storage, spec.job).save(CutManifest(facts, files, frozen_before_training(FIRST_CUT), ()))
 
 
 def _log_files(files: tuple[LoggedFile, ...]) -> list[CutFile]:

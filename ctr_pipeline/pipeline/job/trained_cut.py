@@ -2,15 +2,14 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.distributed.master.manifests import (
-    CheckpointsFolder,
     CutManifest,
-    cut_file_name,
+    Cuts,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.job.cut_files import find_cuts, last_of_epoch, open_cut, restore_cut
 from ctr_pipeline.pipeline.model.dense_model import compile_model
@@ -63,7 +62,7 @@ def find_trained_cut(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
         )
     decision = decide_stop(history, loaded.config.train.early_stopping, loaded.config.train.epochs)
     best = next(record for record in history if record.epoch == decision.best_epoch)
-    manifest = _find_cut(run.checkpoints, best, progress)
+    manifest = _find_cut(CutStorage(run.checkpoint_storage), best, progress)
     state = TrainingState(
         step=manifest.facts.step,
         history=history,
@@ -83,14 +82,14 @@ def find_newest_cut(run: RunFolder, progress: Progress) -> TrainedCut:
     Raises:
         CheckpointError: There is none, or it is of another model than the folder's.
     """
-    folder = CheckpointsFolder(run.checkpoints, load_spec(run.job).job)
-    for number in folder.numbers():
+    cuts = Cuts(CutStorage(run.checkpoint_storage), load_spec(run.job).job)
+    for number in cuts.numbers():
         try:
-            manifest = folder.load(number)
-            folder.check_files(manifest, read=True)
+            manifest = cuts.load(number)
+            cuts.check_files(manifest, read=True)
         except CheckpointError as error:
             # Training deletes old ones meanwhile, and that is no damage.
-            if (folder.path / cut_file_name(number)).exists():
+            if number in cuts.numbers():
                 progress.log(f"Skipping a checkpoint: number {number}: {error}")
             continue
         facts = manifest.facts
@@ -137,20 +136,22 @@ def open_trained_cut(
     parameters = initial_parameters(config, run, cut.plan, None, compiled)
     rows: ReadableRows = parameters.rows
     if on_disk is None:
-        restore_cut(parameters, run.checkpoints, cut.manifest)
+        restore_cut(parameters, CutStorage(run.checkpoint_storage), cut.manifest)
     else:
-        rows = open_cut(parameters, run.checkpoints, cut.manifest, sorting_folder(run))
+        rows = open_cut(
+            parameters, CutStorage(run.checkpoint_storage), cut.manifest, sorting_folder(run)
+        )
         on_disk.callback(rows.release)
     return TrainedModel.of(cut.plan, compiled, rows, parameters.dense, cut.state)
 
 
-def _find_cut(folder: Path, best: EpochRecord, progress: Progress) -> CutManifest:
+def _find_cut(storage: CutStorage, best: EpochRecord, progress: Progress) -> CutManifest:
     """The last cut of the best epoch, or else the newest one that is whole."""
-    found = find_cuts(CheckpointsFolder(folder, None), progress)
+    found = find_cuts(Cuts(storage, None), progress)
     if not found:
         raise CheckpointError(
             "no checkpoint is whole",
-            place=str(folder),
+            place=storage.address,
             remedy="Run 'ctrpipe train' without --resume to train from the start",
         )
     of_best = last_of_epoch(found, best.epoch)

@@ -8,7 +8,6 @@ disk.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
@@ -17,7 +16,7 @@ from ctr_pipeline.distributed.master.ledger.opening import place_ledger
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.following import follow_job
 from ctr_pipeline.pipeline.job.launchers import launch, needs_tls
@@ -138,7 +137,7 @@ def _prepare(
     if resume:
         spec = continue_spec(spec, run)
     else:
-        create_folder(Path(spec.checkpoints_folder), spec.job)
+        CutStorage.at(spec.checkpoints_folder).begin(spec.job)
     if warm_start is not None and not resume:
         _write_warm_start(context, encoding, spec, warm_start)
     save_spec(run.job, spec)

@@ -18,6 +18,7 @@ from ctr_pipeline.analysis import ColumnDecision
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config, EarlierRun
 from ctr_pipeline.config.resolved import absolute_path, same_paths, with_paths
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import (
     CheckpointError,
     ConfigError,
@@ -349,12 +350,12 @@ def _find_cut(
 ) -> EarlierCheckpoint:
     """The same of a run in several processes."""
     # With the words of members of a job, which others need not load.
-    from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+    from ctr_pipeline.distributed.master.manifests import Cuts
     from ctr_pipeline.distributed.rpc.spec_file import load_spec
     from ctr_pipeline.pipeline.job.cut_files import find_cuts, last_of_epoch
 
     spec = load_spec(earlier.job)
-    cuts = find_cuts(CheckpointsFolder(earlier.checkpoints, spec.job), progress)
+    cuts = find_cuts(Cuts(CutStorage(earlier.checkpoint_storage), spec.job), progress)
     history = load_history(earlier.history)
     if not cuts or (which == "best" and not history):
         raise _not_trained(earlier, None if cuts else "no trained model")

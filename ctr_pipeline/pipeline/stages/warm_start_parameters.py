@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.row_transfer import incompatible_tables, transfer_rows
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.errors import CheckpointError
@@ -54,7 +55,7 @@ def load_earlier(
     else:
         from ctr_pipeline.pipeline.job.cut_files import restore_cut
 
-        restore_cut(parameters, found.folder, found.content)
+        restore_cut(parameters, CutStorage.at(found.folder), found.content)
     return parameters
 
 

@@ -54,7 +54,7 @@ from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -118,7 +118,7 @@ def prepare_job(
         checkpoints_folder=str(run_folder / "checkpoints"),
     )
     Access.create(run_folder / "job", tls=False)
-    create_folder(run_folder / "checkpoints", spec.job)
+    CutStorage.at(spec.checkpoints_folder).begin(spec.job)
     save_spec(run_folder / "job", spec)
     return spec
 

@@ -7,9 +7,9 @@ from ctr_pipeline.distributed.coordination.events import CutTaken, TakeCut
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.master.cuts import CutKeeper
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.manifests import Cuts
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import rows_name
-from ctr_pipeline.embeddings.log_folder import create_folder
 
 NUM_PARTITIONS = 2
 FROZEN = {"closed": [], "over": []}
@@ -40,7 +40,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path):
-    create_folder(tmp_path, "job-1")
+    CutStorage.at(tmp_path).begin("job-1")
     return Server(tmp_path)
 
 
@@ -48,7 +48,7 @@ def take(server, folder, cut):
     """Takes a cut that the schedule wants to be a delta of the one before, if there is one."""
     keeper = CutKeeper(
         SPEC,
-        CheckpointsFolder(folder, "job-1"),
+        Cuts(CutStorage.at(folder), "job-1"),
         server,
         deadline_seconds=1.0,
         wall_clock=lambda: 0.0,
@@ -72,7 +72,7 @@ def test_deltas_that_outgrow_their_base_make_the_next_cut_a_full_one(tmp_path, s
         False,
         True,
     ]
-    chain = CheckpointsFolder(tmp_path, "job-1").load(7).files.partitions[0].files
+    chain = Cuts(CutStorage.at(tmp_path), "job-1").load(7).files.partitions[0].files
     assert [file.kind for file in chain] == ["base"]
 
 
@@ -82,7 +82,7 @@ def test_deltas_that_outgrow_their_base_make_the_next_cut_a_full_one(tmp_path, s
 )
 def test_old_rows_are_removed_when_an_epoch_ends(tmp_path, server, ends_epoch, evict_after, oldest):
     spec = change_spec(SPEC, evict_after=evict_after, earlier_steps=120)
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     keeper = CutKeeper(spec, folder, server, deadline_seconds=1.0, wall_clock=lambda: 0.0)
     action = TakeCut(1, 1, 0, True, 0, 80, 0, FROZEN, ends_epoch)
     keeper.take(
@@ -93,6 +93,6 @@ def test_old_rows_are_removed_when_an_epoch_ends(tmp_path, server, ends_epoch, e
 
 def test_small_deltas_go_on_as_the_schedule_says(tmp_path, server):
     assert [take(server, tmp_path, cut) for cut in range(1, 9)] == [True, *[False] * 7]
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     assert folder.sound(read=True)[1] == []
     assert len(folder.load(8).files.partitions[1].files) == 8

@@ -25,11 +25,11 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.master.cuts import CutKeeper
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.recovery import await_storage
 from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import rows_name
-from ctr_pipeline.embeddings.log_folder import create_folder
 from ctr_pipeline.errors import CheckpointError, StorageError
 
 SPEC = job_spec(num_partitions=1)
@@ -61,10 +61,10 @@ class Servers:
 
 class Keeping:
     def __init__(self, folder):
-        create_folder(folder, "job-1")
+        CutStorage.at(folder).begin("job-1")
         self.path = folder
         self.servers = Servers(folder)
-        self.folder = CheckpointsFolder(folder, "job-1")
+        self.folder = Cuts(CutStorage.at(folder), "job-1")
         self.keeper = CutKeeper(
             SPEC, self.folder, self.servers, deadline_seconds=1.0, wall_clock=lambda: 0.0
         )
@@ -110,7 +110,7 @@ def test_a_manifest_that_cannot_be_read_is_no_damaged_one(keeping, monkeypatch, 
         raise OSError(number, "no")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Path, "read_text", fail)
+        broken.setattr(Path, "open", fail)
         assert keeping.restore(2).cause == "storage"
     with monkeypatch.context() as broken:
         broken.setattr(Path, "stat", fail)

@@ -8,12 +8,12 @@ import pytest
 
 from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply, TaskBitmap
 from ctr_pipeline.distributed.master.manifests import (
-    CheckpointsFolder,
     CutFacts,
     CutManifest,
+    Cuts,
     chain_files,
-    load_manifest,
 )
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 
@@ -66,7 +66,7 @@ def names(manifest):
 
 
 def test_a_saved_cut_is_read_as_it_was(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     first = take(tmp_path, 1)
     folder.save(first)
     assert folder.load(1) == first
@@ -75,7 +75,7 @@ def test_a_saved_cut_is_read_as_it_was(tmp_path):
 
 
 def test_nan_in_the_history_survives(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     folder.save(replace(take(tmp_path, 1), history=({"valid_auc": float("nan")},)))
     (record,) = folder.load(1).history
     assert record["valid_auc"] != record["valid_auc"]
@@ -126,7 +126,7 @@ def test_a_restore_names_all_files_and_marks(tmp_path):
 
 @pytest.mark.parametrize("part", ["facts", "files", "frozen", "history"])
 def test_a_changed_manifest_is_found(tmp_path, part):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     folder.save(take(tmp_path, 1))
     path = tmp_path / "cut-000001.json"
     document = json.loads(path.read_text())
@@ -137,7 +137,7 @@ def test_a_changed_manifest_is_found(tmp_path, part):
 
 
 def test_any_flipped_byte_of_a_manifest_is_found(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     saved = take(tmp_path, 1)
     folder.save(saved)
     path = tmp_path / "cut-000001.json"
@@ -149,7 +149,7 @@ def test_any_flipped_byte_of_a_manifest_is_found(tmp_path):
 
 
 def test_any_truncated_manifest_is_found(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     folder.save(take(tmp_path, 1))
     path = tmp_path / "cut-000001.json"
     whole = path.read_bytes()
@@ -160,7 +160,7 @@ def test_any_truncated_manifest_is_found(tmp_path):
 
 
 def test_another_format_is_named(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     folder.save(take(tmp_path, 1))
     path = tmp_path / "cut-000001.json"
     document = json.loads(path.read_text()) | {"format": 99}
@@ -170,14 +170,24 @@ def test_another_format_is_named(tmp_path):
 
 
 def test_a_cut_of_another_job_is_refused(tmp_path):
-    CheckpointsFolder(tmp_path, "job-1").save(take(tmp_path, 1))
+    Cuts(CutStorage.at(tmp_path), "job-1").save(take(tmp_path, 1))
     with pytest.raises(CheckpointError, match="job 'job-1', not to 'job-2'"):
-        CheckpointsFolder(tmp_path, "job-2").load(1)
-    assert load_manifest(tmp_path / "cut-000001.json").facts.job == "job-1"
+        Cuts(CutStorage.at(tmp_path), "job-2").load(1)
+    assert Cuts(CutStorage.at(tmp_path), None).load(1).facts.job == "job-1"
+
+
+def test_a_cut_is_committed_once(tmp_path):
+    cuts = Cuts(CutStorage.at(tmp_path), "job-1")
+    first = take(tmp_path, 1)
+    cuts.save(first)
+    other = replace(first, facts=facts(1, generation=9))
+    with pytest.raises(CheckpointError, match=r"cut-000001\.json: another master has committed it"):
+        Cuts(CutStorage.at(tmp_path), "job-1").save(other)
+    assert cuts.load(1) == first
 
 
 def test_a_manifest_under_another_cuts_name_is_refused(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     folder.save(take(tmp_path, 1))
     (tmp_path / "cut-000001.json").rename(tmp_path / "cut-000002.json")
     with pytest.raises(CheckpointError, match="manifest of checkpoint 1"):
@@ -204,7 +214,7 @@ def flip(path):
 def test_a_damaged_cut_is_passed_over_by_name_and_the_one_before_found(
     tmp_path, damage, read, said
 ):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     first = take(tmp_path, 1)
     second = take(tmp_path, 2, first, "delta", partitions=[2])
     for manifest in (first, second):
@@ -219,7 +229,7 @@ def test_a_damaged_cut_is_passed_over_by_name_and_the_one_before_found(
 
 
 def test_damage_of_a_shared_base_is_damage_of_both_cuts(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     first = take(tmp_path, 1)
     folder.save(first)
     folder.save(take(tmp_path, 2, first, "delta"))
@@ -230,7 +240,7 @@ def test_damage_of_a_shared_base_is_damage_of_both_cuts(tmp_path):
 
 
 def test_files_that_no_kept_cut_needs_are_deleted(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     first = take(tmp_path, 1)
     second = take(tmp_path, 2, first, "delta")
     third = take(tmp_path, 3, second, "base")
@@ -250,7 +260,7 @@ def test_files_that_no_kept_cut_needs_are_deleted(tmp_path):
 
 
 def test_what_a_failed_cut_left_is_deleted_and_what_is_being_written_is_not(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     first = take(tmp_path, 1)
     folder.save(first)
     rows_file(tmp_path, 0, "delta", 2)  # of cut 2, which failed
@@ -268,7 +278,7 @@ def test_what_a_failed_cut_left_is_deleted_and_what_is_being_written_is_not(tmp_
 
 
 def test_a_kept_manifest_that_is_damaged_is_given_up_and_the_cut_before_it_stays(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     first = take(tmp_path, 1)
     second = take(tmp_path, 2, first, "base")
     folder.save(first)
@@ -280,14 +290,14 @@ def test_a_kept_manifest_that_is_damaged_is_given_up_and_the_cut_before_it_stays
 
 
 def test_nothing_to_keep_deletes_nothing(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     folder.save(take(tmp_path, 1))
     folder.keep_only([])
     assert folder.numbers() == [1]
 
 
 def test_a_full_disk_leaves_the_cut_before_as_it_was(tmp_path):
-    folder = CheckpointsFolder(tmp_path, "job-1")
+    folder = Cuts(CutStorage.at(tmp_path), "job-1")
     first = take(tmp_path, 1)
     folder.save(first)
     second = take(tmp_path, 2, first, "delta")

@@ -17,7 +17,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     ScaleRequest,
 )
 from ctr_pipeline.distributed.master.ledger.store import LedgerError, LedgerLostError
-from ctr_pipeline.distributed.master.manifests import CheckpointsFolder
+from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.program import Master
 from ctr_pipeline.distributed.master.reading import read_phase, read_status
 from ctr_pipeline.distributed.rpc.access import Access
@@ -25,7 +25,7 @@ from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import CallRefused
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
-from ctr_pipeline.embeddings.log_folder import MARKER
+from ctr_pipeline.embeddings.cut_storage import MARKER, CutStorage
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 
 
@@ -340,7 +340,7 @@ def test_a_damaged_cut_is_passed_over_and_the_one_before_is_used(start, damage):
     world.wait_for(lambda view: view.checkpoint and view.checkpoint.number >= 2)
     world.kill_master()
     world.launcher.kill_all()
-    folder = CheckpointsFolder(world.checkpoints, None)
+    folder = Cuts(CutStorage.at(world.checkpoints), None)
     newest, before = folder.numbers()[:2]
     manifest = folder.load(newest)
     older = {file.name for file in folder.load(before).files.all_files()}
@@ -531,7 +531,7 @@ def test_a_folder_without_a_job_is_told(tmp_path):
 def test_old_cuts_are_deleted(start):
     world = start(num_rows=8000, batch_size=2, checkpoint_seconds=0.05)
     finish(world)
-    folder = CheckpointsFolder(world.checkpoints, "job-1")
+    folder = Cuts(CutStorage.at(world.checkpoints), "job-1")
     # Two kept, the best, and what the machine pins.
     assert 2 <= len(folder.numbers()) <= 4
     sound, reasons = folder.sound(read=True)
@@ -545,7 +545,7 @@ def test_old_cuts_are_deleted(start):
 def test_the_manifest_says_whose_cut_it_is(start):
     world = start()
     view = finish(world)
-    newest = CheckpointsFolder(world.checkpoints, "job-1").load(view.checkpoint.number)
+    newest = Cuts(CutStorage.at(world.checkpoints), "job-1").load(view.checkpoint.number)
     facts = newest.facts
     assert (facts.job, facts.config_fingerprint, facts.num_partitions) == ("job-1", "config", 4)
     assert facts.step == view.step

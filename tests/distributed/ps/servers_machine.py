@@ -25,7 +25,7 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, chain_files
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.packed import Status
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.specs.table import TableSpec
@@ -330,7 +330,7 @@ class ServersMachine(RuleBasedStateMachine):
     def __init__(self, spec, folder):
         super().__init__()
         self.folder = folder / f"cuts-{next(self.examples)}"
-        create_folder(self.folder, "job-1")
+        CutStorage.at(self.folder).begin("job-1")
         self.servers = Servers(replace(spec, checkpoints_folder=str(self.folder)))
 
     def server(self, number):

@@ -26,7 +26,7 @@ from ctr_pipeline.distributed.ps.server_state import ServerState
 from ctr_pipeline.distributed.ps.service import RemoteSource, ps_methods
 from ctr_pipeline.distributed.rpc.failures import CallRefused
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest, Status
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 
 NUM_PARTITIONS = 8
@@ -275,7 +275,7 @@ def test_rows_that_are_left_go_part_by_part_while_everybody_is_served(spec, monk
 
 def test_a_move_away_ends_the_dropping_of_rows_of_an_earlier_one(spec, monkeypatch, tmp_path):
     monkeypatch.setattr(server_state_module, "_ROWS_CLEANED", 3)
-    create_folder(tmp_path, spec.job)
+    CutStorage.at(tmp_path).begin(spec.job)
     world = World(replace(spec, checkpoints_folder=str(tmp_path)), num_cores=2, seed=4)
     for _ in range(20):
         world.some_pushes()
@@ -300,7 +300,7 @@ def test_a_move_away_ends_the_dropping_of_rows_of_an_earlier_one(spec, monkeypat
 
 
 def test_a_cut_is_of_the_placement_that_it_names(spec, tmp_path):
-    create_folder(tmp_path, spec.job)
+    CutStorage.at(tmp_path).begin(spec.job)
     world = World(replace(spec, checkpoints_folder=str(tmp_path)), seed=2)
     world.some_pushes()
     world.move(plan_balance(world.placement, 3))
@@ -312,7 +312,7 @@ def test_a_cut_is_of_the_placement_that_it_names(spec, tmp_path):
 
 
 def test_after_a_move_servers_write_what_changed_and_what_came_to_them(spec, tmp_path):
-    create_folder(tmp_path, spec.job)
+    CutStorage.at(tmp_path).begin(spec.job)
     world = World(replace(spec, checkpoints_folder=str(tmp_path)), num_cores=2, seed=5)
     for _ in range(12):
         world.some_pushes()

@@ -22,7 +22,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.ps import server_state as server_state_module
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
-from ctr_pipeline.embeddings.log_folder import create_folder
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import RowLogWriter
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -177,7 +177,7 @@ def test_every_batch_counts_once_after_restores_under_other_numbers_of_servers(
 ):
     servers, arrived, between, lone = history
     folder = str(tmp_path_factory.mktemp("cuts"))
-    create_folder(Path(folder), "job-1")
+    CutStorage.at(Path(folder)).begin("job-1")
     # Few partitions, because each is a file of every cut.
     spec = counting(make_spec(), make_optimizer, checkpoints_folder=folder, num_partitions=5)
     specs = [replace(spec, num_parameter_servers=number) for number in servers]

@@ -1,0 +1,152 @@
+"""Where a job's checkpoints lie: whether it is there, and what a failure to read it proves.
+
+Where a volume is away, its place is empty or gone. So a file that is absent is lost only if the
+place shows by what else it holds that it is the one; and a file that cannot be read is not damaged
+for that.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO
+
+from ctr_pipeline.embeddings.log_chain import cut_of
+from ctr_pipeline.errors import CheckpointError, StorageError
+from ctr_pipeline.storage.opening import open_storage
+from ctr_pipeline.storage.protocol import ObjectMissingError, Storage
+
+MARKER = "checkpoints-of.json"
+_MANIFEST = re.compile(r"cut-\d{6,}\.json")
+_BLOCK_BYTES = 1 << 20
+
+
+class CutStorage:
+    """Files of the cuts of one job.
+
+    Args:
+        storage: Holds nothing else.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    @classmethod
+    def at(cls, address: str | Path) -> "CutStorage":
+        """Opens what an address names; see `open_storage`."""
+        return cls(open_storage(str(address)))
+
+    @property
+    def address(self) -> str:
+        """As errors name it."""
+        return self._storage.address
+
+    def begin(self, job: str) -> None:
+        """Leaves the mark of a job that begins.
+
+        Raises:
+            RunFolderError, StorageError: It cannot be written.
+        """
+        self._storage.write(MARKER, json.dumps({"job": job}).encode())
+
+    def is_there(self) -> bool:
+        """Whether the storage is that of a job: it holds the job's mark, or files of cuts."""
+        try:
+            names = self.names()
+        except StorageError:
+            return False
+        return any(name == MARKER or _MANIFEST.fullmatch(name) or cut_of(name) for name in names)
+
+    def require_there(self) -> None:
+        """Refuses to use what stands in its place while its volume is away.
+
+        Raises:
+            StorageError: It is missing, cannot be listed, or is empty.
+        """
+        if not self.is_there():
+            raise self._away()
+
+    def names(self) -> list[str]:
+        """Of all files, in order.
+
+        Raises:
+            StorageError: They cannot be listed at this moment.
+        """
+        return [one.key for one in self._storage.list("")]
+
+    def num_bytes(self, name: str, *, absent: str = "the file is missing", place: str = "") -> int:
+        """The size of a file; raises as `reading` does."""
+        with self._explained(name, absent, place):
+            return self._storage.stat(name).num_bytes
+
+    @contextmanager
+    def reading(
+        self, name: str, *, absent: str = "the file is missing", place: str = ""
+    ) -> Iterator[IO[bytes]]:
+        """Opens a file to be read; `Storage.open` says how.
+
+        Args:
+            absent: The message about a file that is lost.
+            place: How it is named; its whole address if empty.
+
+        Raises:
+            CheckpointError: The file is lost.
+            StorageError: It cannot be read at this moment, and may be whole.
+        """
+        with self._explained(name, absent, place), self._storage.open(name) as file:
+            yield file
+
+    def crc32_of(self, name: str, *, absent: str = "the file is missing", place: str = "") -> int:
+        """CRC-32 of a file's bytes; raises as `reading` does."""
+        crc32 = 0
+        with self.reading(name, absent=absent, place=place) as file:
+            while block := file.read(_BLOCK_BYTES):
+                crc32 = zlib.crc32(block, crc32)
+        return crc32
+
+    def creating(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """See `Storage.create`."""
+        return self._storage.create(name)
+
+    def put_if_absent(self, name: str, data: bytes) -> None:
+        """See `Storage.put_if_absent`."""
+        self._storage.put_if_absent(name, data)
+
+    def write(self, name: str, data: bytes) -> None:
+        """See `Storage.write`."""
+        self._storage.write(name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Storage.delete`."""
+        self._storage.delete(names)
+
+    def delete_unfinished(self, is_abandoned: Callable[[str], bool]) -> None:
+        """See `Storage.delete_unfinished`."""
+        self._storage.delete_unfinished(is_abandoned)
+
+    def place_of(self, name: str) -> str:
+        """A file as errors name it."""
+        return f"{self.address}/{name}"
+
+    @contextmanager
+    def _explained(self, name: str, absent: str, place: str) -> Iterator[None]:
+        place = place or self.place_of(name)
+        try:
+            yield
+        except ObjectMissingError as error:
+            if not self.is_there():
+                raise self._away() from error
+            remedy = "Use an earlier checkpoint"
+            raise CheckpointError(absent, place=place, remedy=remedy) from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise StorageError(f"cannot be read ({reason})", place=place) from error
+
+    def _away(self) -> StorageError:
+        return StorageError(
+            "the folder of the checkpoints is not there",
+            place=self.address,
+            remedy="Mount its volume",
+        )
