@@ -1,6 +1,5 @@
 """`ctrpipe predict`: probabilities of unseen rows."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,12 +17,13 @@ def predict(
     *,
     data: Annotated[str, typer.Option(metavar="ROWS", help="A file or glob of rows.")],
     output: Annotated[
-        Path,
+        str,
         typer.Option(
             "--output",
             "-o",
-            metavar="FILE",
-            help="The file to write: Parquet, or CSV if it ends in .csv.",
+            metavar="PLACE",
+            help="Where to write: a file or an address such as s3://bucket/scores.parquet, Parquet "
+            "or CSV by its ending; or a table, duckdb://shop.duckdb/scores.",
         ),
     ],
     keep: Annotated[

@@ -57,8 +57,8 @@ def facts_table(title: str, style: str = "cyan") -> Table:
     return table
 
 
-def print_paths(console: Console, paths: Mapping[str, Path]) -> None:
-    """Prints one line per path."""
+def print_paths(console: Console, paths: Mapping[str, Path | str]) -> None:
+    """Prints one line per path or address."""
     # Outside any table, so that a path is never broken over two lines.
     for name, path in paths.items():
         console.print(f"[cyan]{name:<12}[/] {escape(str(path))}", soft_wrap=True)

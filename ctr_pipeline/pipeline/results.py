@@ -118,14 +118,14 @@ class PredictResult:
     """Predictions of unseen rows.
 
     Attributes:
-        output: The file written: Parquet, or CSV by its ending.
+        output: The file or address that was written.
         num_rows: Rows predicted.
         num_bad_rows: Rows skipped.
         mean_probability: Mean prediction.
         seconds: Seconds from start to end.
     """
 
-    output: Path
+    output: str
     num_rows: int
     num_bad_rows: int
     mean_probability: float

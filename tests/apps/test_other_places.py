@@ -44,7 +44,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def scores(run, data, output):
-    predict(load_config(run), data=str(data), output=output, progress=SILENT)
+    predict(load_config(run), data=str(data), output=str(output), progress=SILENT)
     return pd.read_parquet(output)["probability"]
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 from itertools import chain
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -408,15 +409,24 @@ def test_an_export_that_is_stopped_while_rows_are_released_is_gone(out, tmp_path
     assert [path.name for path in (tmp_path / "out/export").iterdir()] == ["1"]
 
 
+def read_duckdb_table(address):
+    file, _, table = address.removeprefix("duckdb://").rpartition("/")
+    with duckdb.connect(file, read_only=True) as connection:
+        return connection.execute(f'SELECT * FROM "{table}"').df()
+
+
 def test_predicting_a_file_without_labels_gives_the_same(world, loaded, predictions, tmp_path):
     unlabelled = [line.partition("\t")[2] for line in world[1][-NUM_TEST:]]
     (tmp_path / "new.tsv").write_text("\n".join(["\t".join(COLUMNS[1:]), *unlabelled]) + "\n")
-    for name in ("p.parquet", "p.csv"):
-        output = tmp_path / name
+    places = {
+        str(tmp_path / "p.parquet"): pd.read_parquet,
+        str(tmp_path / "p.csv"): pd.read_csv,
+        f"duckdb://{tmp_path / 'p.duckdb'}/scores": read_duckdb_table,
+    }
+    for output, read in places.items():
         result = predict(
             loaded, data=str(tmp_path / "new.tsv"), output=output, progress=SilentProgress()
         )
-        read = pd.read_parquet if output.suffix == ".parquet" else pd.read_csv
         found = read(output)
         assert list(found.columns) == ["row", "probability"]
         assert result.num_rows == len(found) == NUM_TEST
@@ -439,7 +449,7 @@ def test_scoring_takes_no_lock_and_leaves_the_run_as_it_is(world, out, tmp_path)
     loaded = load_config(out)
     with RunFolder(out).locked(sweeps=False):
         before[out / ".lock"] = (out / ".lock").stat().st_mtime_ns
-        predict(loaded, data=str(rows), output=tmp_path / "p.csv", progress=SilentProgress())
+        predict(loaded, data=str(rows), output=str(tmp_path / "p.csv"), progress=SilentProgress())
         evaluate(loaded, data=str(rows), progress=SilentProgress())
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 301
     assert written() == before
@@ -453,7 +463,7 @@ def test_predictions_have_the_columns_to_keep(world, loaded, frame, tmp_path, na
     predict(
         loaded,
         data=str(tmp_path / "new.tsv"),
-        output=tmp_path / name,
+        output=str(tmp_path / name),
         keep=keep,
         progress=SilentProgress(),
     )
@@ -477,7 +487,7 @@ def test_files_that_turn_bad_leave_neither_predictions_nor_threads(world, loaded
         predict(
             loaded,
             data=str(tmp_path / "*.tsv"),
-            output=tmp_path / "p.parquet",
+            output=str(tmp_path / "p.parquet"),
             progress=SilentProgress(),
         )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsv", "b.tsv"]
@@ -487,7 +497,7 @@ def test_files_that_turn_bad_leave_neither_predictions_nor_threads(world, loaded
 
 def test_prediction_refuses_other_endings(loaded, tmp_path):
     with pytest.raises(DataError, match=r"Parquet or CSV"):
-        predict(loaded, data="x", output=tmp_path / "p.txt", progress=SilentProgress())
+        predict(loaded, data="x", output=str(tmp_path / "p.txt"), progress=SilentProgress())
 
 
 def test_loaded_run_predicts_a_dataframe(reopened, frame, predictions):

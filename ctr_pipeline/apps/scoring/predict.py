@@ -4,11 +4,9 @@ What loads slowly is imported once the run folder is known to hold a model.
 """
 
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.pipeline.context import RunContext
@@ -26,7 +24,7 @@ def predict(
     loaded: LoadedConfig,
     *,
     data: str,
-    output: Path,
+    output: str,
     keep: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress,
@@ -58,7 +56,7 @@ def predict_file(
     scorer: "FileScorer",
     *,
     data: str,
-    output: Path,
+    output: str,
     keep: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress,
@@ -69,59 +67,49 @@ def predict_file(
         loaded: The config, whose key columns are carried.
         scorer: Scores rows with the trained model.
         data: File or glob.
-        output: A new file, Parquet or CSV by its ending.
+        output: Where they are written, as in `open_place`.
         keep: More columns to carry.
-        overwrite: Replace a file that stands at `output`.
+        overwrite: Replace predictions that are at `output`.
 
     Raises:
         DataError: The output cannot be, or a column to carry is not there.
     """
     import numpy as np
     import pyarrow as pa
-    import pyarrow.csv as pa_csv
-    import pyarrow.parquet as pq
 
-    from ctr_pipeline.apps.outputs import require_output
+    from ctr_pipeline.apps.results.place import open_place
     from ctr_pipeline.dataset.bad_rows import BadRowLedger
     from ctr_pipeline.dataset.paths import paths_of
     from ctr_pipeline.evaluation.likelihood import probabilities_of
 
     started = time.perf_counter()
-    if output.suffix not in {".parquet", ".csv"}:
-        raise DataError(
-            "predictions are written as Parquet or CSV",
-            place=str(output),
-            remedy="Give --output a name that ends in .parquet or .csv",
-        )
+    _check_kept(keep)
+    keys = list(dict.fromkeys([*loaded.config.data.key_columns, *keep]))
+    schema = pa.schema([*((key, pa.string()) for key in keys), (_PROBABILITY, pa.float32())])
+    place = open_place(output)
     trained_data = loaded.config.data
     trained_on = (trained_data.training_rows, trained_data.valid, trained_data.test)
-    require_output(
-        output,
+    place.check(
+        schema,
         overwrite=overwrite,
         reads=[data],
         spares=[path for paths in trained_on if paths is not None for path in paths_of(paths)],
     )
     ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
-    _check_kept(keep)
-    keys = list(dict.fromkeys([*loaded.config.data.key_columns, *keep]))
-    schema = pa.schema([*((key, pa.string()) for key in keys), (_PROBABILITY, pa.float32())])
     num_rows, total = 0, 0.0
-    batches = scorer.score_file(data, label_required=False, ledger=ledger, keep=keep)
-    with durable.durable_write(output) as file, progress.task("Predicting", total=None) as task:
-        writer = (
-            pq.ParquetWriter(file, schema)
-            if output.suffix == ".parquet"
-            else pa_csv.CSVWriter(file, schema)
-        )
-        with writer:
-            for scored in batches:
-                probabilities = probabilities_of(scored.logits).astype(np.float32)
-                columns = [scored.rows.column(key).cast(pa.string()) for key in keys]
-                columns.append(pa.array(probabilities))
-                writer.write_batch(pa.record_batch(columns, schema=schema))
-                num_rows += len(probabilities)
-                total += float(probabilities.sum(dtype=np.float64))
-                task.advance(len(probabilities))
+
+    def predictions() -> Iterator[pa.RecordBatch]:
+        nonlocal num_rows, total
+        for scored in scorer.score_file(data, label_required=False, ledger=ledger, keep=keep):
+            probabilities = probabilities_of(scored.logits).astype(np.float32)
+            columns = [scored.rows.column(key).cast(pa.string()) for key in keys]
+            yield pa.record_batch([*columns, pa.array(probabilities)], schema=schema)
+            num_rows += len(probabilities)
+            total += float(probabilities.sum(dtype=np.float64))
+            task.advance(len(probabilities))
+
+    with progress.task("Predicting", total=None) as task:
+        place.write(schema, predictions())
     return PredictResult(
         output=output,
         num_rows=num_rows,

@@ -1,0 +1,142 @@
+"""Results are whole or absent wherever they are written, and replace nothing by accident."""
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_pipeline.apps.results.place import open_place
+from ctr_pipeline.errors import CtrPipelineError, DataError, RunFolderError
+from ctr_pipeline.storage.opening import STORAGES
+
+SCHEMA = pa.schema([("user", pa.string()), ("probability", pa.float32())])
+ADDRESSES = ("scores.parquet", "scores.csv", "s3://bucket/scores.parquet", "duckdb://a.db/scores")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder of its own, and a disk in the place of the object store."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store").mkdir()
+    disk = STORAGES["file"]
+    monkeypatch.setitem(STORAGES, "s3", lambda address: disk(str(tmp_path / "store")))
+    return tmp_path
+
+
+def rows(*users, chance=0.5):
+    arrays = [pa.array(users, pa.string()), pa.array([chance] * len(users), pa.float32())]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+def found(address):
+    """What is there, in its order; None if nothing is."""
+    try:
+        if address.startswith("duckdb:"):
+            with duckdb.connect("a.db", read_only=True) as connection:
+                query = connection.execute('SELECT "user" FROM scores')
+                return [user for (user,) in query.fetchall()]
+        path = address.replace("s3://bucket", "store")
+        table = pq.read_table(path) if path.endswith("parquet") else pa_csv.read_csv(path)
+    except (OSError, duckdb.Error):
+        return None
+    return table["user"].to_pylist()
+
+
+def write(address, *batches, overwrite=False, **keywords):
+    place = open_place(address)
+    place.check(SCHEMA, overwrite=overwrite, **keywords)
+    place.write(SCHEMA, iter(batches))
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_results_come_back_in_their_order_and_are_replaced_not_doubled(address):
+    write(address, rows("b", "a"), rows("c"))
+    assert found(address) == ["b", "a", "c"]
+    with pytest.raises(RunFolderError, match="exists already"):
+        write(address, rows("d"))
+    assert found(address) == ["b", "a", "c"]
+    for _ in range(2):
+        write(address, rows("d"), overwrite=True)
+        assert found(address) == ["d"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("earlier", [False, True])
+def test_results_that_fail_leave_what_was_there(address, earlier, here):
+    if earlier:
+        write(address, rows("old"))
+
+    def failing():
+        yield rows("new")
+        raise DataError("too many bad rows", place="rows.csv", remedy="Mend them")
+
+    place = open_place(address)
+    place.check(SCHEMA, overwrite=True)
+    with pytest.raises(DataError, match="too many bad rows"):
+        place.write(SCHEMA, failing())
+    assert found(address) == (["old"] if earlier else None)
+    assert not [path for path in here.rglob(".*") if path.is_file()]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_no_rows_are_results_as_well(address):
+    write(address, rows())
+    assert found(address) == []
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/scores.parquet", "duckdb://a.db/scores"])
+@pytest.mark.parametrize("use", ["reads", "spares"])
+def test_data_is_no_place_for_results(address, use):
+    write(address, rows("old"))
+    with pytest.raises(RunFolderError, match="is read by this command"):
+        write(address, rows("new"), overwrite=True, **{use: [address]})
+    assert found(address) == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("scores.xlsx", "written as Parquet or CSV"),
+        ("s3://bucket/scores", "written as Parquet or CSV"),
+        ("s3://bucket/my scores.csv", "no name of an object"),
+        ("s4://bucket/scores.csv", "Did you mean 's3://'"),
+        ("hdfs://name/scores.csv", "cannot be written to 'hdfs://'"),
+        ("duckdb://a.db", "names no table"),
+        ("duckdb://absent/a.db/scores", "folder does not exist"),
+        ("duckdb://text.db/scores", "does not take the results"),
+        ("duckdb://shop.db/seen", "is a view"),
+        ("duckdb://shop.db/items", "is a table of other columns: item INTEGER, price DOUBLE"),
+    ],
+)
+def test_other_places_are_refused_before_any_work(address, says, here):
+    (here / "text.db").write_text("no database\n" * 1000)
+    with duckdb.connect("shop.db") as connection:
+        connection.execute("CREATE TABLE items (item INTEGER, price DOUBLE)")
+        connection.execute("CREATE VIEW seen AS SELECT item FROM items")
+    with pytest.raises(CtrPipelineError) as refused:
+        open_place(address).check(SCHEMA, overwrite=True)
+    assert says in str(refused.value)
+
+
+def test_other_tables_of_the_database_stay(here):
+    with duckdb.connect("a.db") as connection:
+        connection.execute("CREATE TABLE clicks AS SELECT range AS x FROM range(5)")
+    write("duckdb://a.db/scores", rows("a"))
+    with duckdb.connect("a.db") as connection:
+        assert connection.execute("SELECT sum(x) FROM clicks").fetchall() == [(10,)]
+
+
+def test_a_database_that_another_process_writes_is_named(here):
+    import subprocess
+    import sys
+
+    program = "import duckdb, sys; c = duckdb.connect('a.db'); print('open', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        other.stdout.readline()
+        with pytest.raises(DataError, match=r"another process uses the database"):
+            write("duckdb://a.db/scores", rows("a"))
+        other.communicate(b"\n")
+    write("duckdb://a.db/scores", rows("a"))
