@@ -138,7 +138,7 @@ def test_a_model_that_may_still_train_is_said_to(project, elsewhere):
         predict(
             load_config(folder),
             data=str(project / "other.tsv"),
-            output=elsewhere / "p.parquet",
+            output=str(elsewhere / "p.parquet"),
             progress=said,
         )
     assert [line for line in said.lines if f"process {os.getpid()}" in line]
