@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-
-from ctr_pipeline.config.explanations import explain_errors, nearest
+from ctr_pipeline.config.explanations import nearest
 from ctr_pipeline.config.key_facts import default_at
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.config.models import ALL_COLUMNS, Config
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import cross_name
-from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind, load_class
+from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
 from ctr_pipeline.transforms import TRANSFORMS
 
 _COLUMN_KEYS: tuple[KeyPath, ...] = (
@@ -202,36 +200,12 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
             "cost a worker its tasks",
         )
     _check_etcd(value_at(values, ("runtime", "ledger", "etcd")), source)
-    _check_launcher_options(values, source)
     kind = _launcher_kind(values)
     if kind is not None and kind.spans_hosts and value_at(values, ("runtime", "tls")) == "off":
         source.add(
             ("runtime", "tls"),
             f"members of mode: {kind.mode} are on several hosts and talk by TLS; leave it out",
         )
-
-
-def _check_launcher_options(values: dict[str, Any], source: Source) -> None:
-    path: KeyPath = ("runtime", "launcher_options")
-    kind, given = _launcher_kind(values), value_at(values, path)
-    if kind is None or not isinstance(given, dict | None):
-        return
-    if kind.options is None:
-        if given:
-            source.add(path, f"mode: {kind.mode} has no options; leave it out")
-        return
-    options = load_class(kind.options)
-    try:
-        options.model_validate(given or {})
-    except ValidationError as error:
-        for one in error.errors(include_url=False):
-            one["loc"] = (*path, *one["loc"])
-            if one["type"] == "extra_forbidden":
-                known = options.model_fields
-                message = f"mode: {kind.mode} has no such option; it has {', '.join(known)}"
-                source.add(one["loc"], message, nearest(str(one["loc"][-1]), known))
-            else:
-                explain_errors([one], values, source)
 
 
 def _launcher_kind(values: dict[str, Any]) -> LauncherKind | None:

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from ctr_pipeline.config.key_facts import keys_set
+from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
@@ -943,10 +944,6 @@ class RuntimeConfig(Section):
         )
         + ". The other keys but threads and memory_limit_gb do not apply to local.",
     )
-    if any(kind.options for kind in LAUNCHERS.values()):
-        launcher_options: dict[str, Any] = Field(
-            default={}, description="Options of the launcher that mode names."
-        )
     threads: int | None = Field(
         default=None,
         ge=1,
@@ -1150,6 +1147,9 @@ class Config(Section):
         MAY_CHANGE,
         NotSearched("says where training runs, and trials run in this process"),
     ] = Field(default=RuntimeConfig(), description="Where it runs.")
+    kubernetes: Annotated[KubernetesConfig, MAY_CHANGE, NO_MODEL] = Field(
+        default=KubernetesConfig(), description="What ctrpipe submit makes pods with."
+    )
     analysis: Annotated[AnalysisConfig | None, MAY_CHANGE, NO_MODEL] = Field(
         default=None,
         description="Where statistics are computed; null: here, or by MaxCompute for its tables.",

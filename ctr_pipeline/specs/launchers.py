@@ -21,16 +21,14 @@ class LauncherKind:
         summary: What it starts members as; follows the mode in the config's documentation.
         spans_hosts: Members may run on other machines than the launcher. They then listen on all
             addresses of their hosts, and talk by TLS.
-        options: `module:class` of a pydantic model, the launcher's section
-            `runtime.launcher_options`; None: it has no options. The module is imported when a
-            config is read, and so imports nothing slow itself.
+        section: Section of the config with its options; None: it has none.
     """
 
     mode: str
     code: str
     summary: str
     spans_hosts: bool = False
-    options: str | None = None
+    section: str | None = None
 
     @property
     def bind_host(self) -> str:
@@ -49,6 +47,13 @@ _ALL = (
         "processes",
         "ctr_pipeline.distributed.launchers.processes.launcher:ProcessLauncher",
         "a master, parameter servers and workers are processes of this machine",
+    ),
+    LauncherKind(
+        "kubernetes",
+        "ctr_pipeline.distributed.launchers.kubernetes.launcher:KubernetesLauncher",
+        "they are pods of a cluster, where ctrpipe submit starts them",
+        spans_hosts=True,
+        section="kubernetes",
     ),
 )
 

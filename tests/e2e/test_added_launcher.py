@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import ctr_pipeline
-from ctr_pipeline.config.models import RuntimeConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -22,10 +21,7 @@ LAUNCHER = Path(__file__).parents[1] / "distributed" / "launchers" / "plain_laun
 MODULE = "ctr_pipeline.distributed.launchers.plain"
 CODE = "distributed/launchers/plain.py"
 REGISTRY = "specs/launchers.py"
-LINE = (
-    f'    LauncherKind("plain", "{MODULE}:PlainLauncher", "children", '
-    f'spans_hosts=True, options="{MODULE}:PlainOptions"),\n'
-)
+LINE = f'    LauncherKind("plain", "{MODULE}:PlainLauncher", "children", spans_hosts=True),\n'
 CONFIG = """
 data:
   train: rows.tsv
@@ -36,7 +32,6 @@ model: {name: deepfm, embedding_dim: 4, hidden_units: [16]}
 train: {epochs: 1, batch_size: 256}
 runtime:
   mode: plain
-  launcher_options: {look_seconds: 0.05}
   parameter_servers: 2
   workers: {min: 1, max: 1}
 output: run
@@ -118,21 +113,12 @@ def test_its_members_talk_by_tls_from_wherever_they_are(run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["check", "config.yaml", "--set", "runtime.mode=plane"], "local | processes | plain"),
+        (
+            ["check", "config.yaml", "--set", "runtime.mode=plane"],
+            "processes | kubernetes | plain",
+        ),
         (["check", "config.yaml", "--set", "runtime.tls=off"], "are on several hosts"),
         (["check", "config.yaml", "--set", "train.ensemble=2"], "in one process"),
-        (
-            ["check", "config.yaml", "--set", "runtime.launcher_options={look_second: 1}"],
-            "runtime.launcher_options.look_second: mode: plain has no such option",
-        ),
-        (
-            ["check", "config.yaml", "--set", "runtime.launcher_options.look_seconds=0"],
-            "runtime.launcher_options.look_seconds: expected more than 0",
-        ),
-        (
-            ["check", "config.yaml", "--set", "runtime.mode=processes"],
-            "mode: processes has no options",
-        ),
         (
             ["train", "config.yaml", "--resume", "--set", "runtime.mode=local"],
             "was trained with runtime.mode: plain",
@@ -148,10 +134,5 @@ def test_its_mode_is_known_to_all_that_asks_for_modes(ctrpipe, run, arguments, w
 def test_the_schema_describes_it(ctrpipe):
     schema = json.loads(ctrpipe("schema").stdout)
     mode = schema["$defs"]["RuntimeConfig"]["properties"]["mode"]
-    assert mode["enum"] == ["local", "processes", "plain"]
+    assert mode["enum"] == ["local", "processes", "kubernetes", "plain"]
     assert "plain: children" in mode["description"]
-    assert "launcher_options" in schema["$defs"]["RuntimeConfig"]["properties"]
-
-
-def test_options_are_no_key_where_no_launcher_has_any():
-    assert "launcher_options" not in RuntimeConfig.model_fields

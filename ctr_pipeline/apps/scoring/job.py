@@ -107,7 +107,7 @@ def _score(
     progress.log(
         f"Scoring with checkpoint {facts.cut}, epoch {facts.epoch + 1}, step {facts.step:,}"
     )
-    with launch(loaded.config.runtime, folder, access) as launcher:
+    with launch(loaded.config, folder, access) as launcher:
         launcher.start("master", 0)
         follow_job(folder, launcher, progress, resumable=False)
     return CutScores(facts, ScoreFiles(folder.scores))

@@ -85,8 +85,8 @@ class LauncherContext:
         commands: How members are called.
         logs_folder: Where what each member writes goes, as `<role>-<index>.log`.
         environment: Variables that members need beside those of this process.
-        options: `runtime.launcher_options` as the model that the launcher is registered with; None
-            where it has no options.
+        options: The section of the config that the launcher is registered with; None where it has
+            none.
     """
 
     commands: MemberCommands

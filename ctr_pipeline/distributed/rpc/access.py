@@ -23,6 +23,9 @@ from ctr_pipeline.distributed.rpc.certificates import (
 from ctr_pipeline.durable import open_temporary, os_errors_explained, sync_folder
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 
+SECRETS_VARIABLE = "CTRPIPE_SECRETS"
+"""Environment variable with the folder of a job's secrets, where not its run folder holds them."""
+
 _TLS_PREFIX = "tls-"
 _PLAIN_PREFIX = "plain-"
 _LOOPBACK_PREFIX = "open-"
@@ -45,6 +48,8 @@ class Access:
     def create(cls, job_folder: Path, tls: bool, *, insecure: bool = False) -> "Access":
         """Makes new secrets; those of an earlier start of the job are void from then on.
 
+        Where whoever started this process gave it the secrets of its job, these are used.
+
         Args:
             job_folder: Where they are kept.
             tls: Make certificates.
@@ -56,6 +61,8 @@ class Access:
         Raises:
             RunFolderError: The folder cannot be written.
         """
+        if SECRETS_VARIABLE in os.environ:
+            return cls.load(job_folder, "launcher")
         # The token itself says whether TLS is meant, so that lost files are no way around it.
         prefix = _TLS_PREFIX if tls else _PLAIN_PREFIX if insecure else _LOOPBACK_PREFIX
         token = prefix + secrets.token_urlsafe(32)
@@ -85,6 +92,8 @@ class Access:
         Raises:
             RunFolderError: A file is missing, unreadable or damaged, or a certificate has expired.
         """
+        given = os.environ.get(SECRETS_VARIABLE)
+        job_folder = Path(given) if given else job_folder
         path = job_folder / "token"
         token = _read(path).decode("ascii", "replace").strip()
         if not token or not token.isascii() or not token.isprintable():

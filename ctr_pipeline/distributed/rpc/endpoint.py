@@ -1,6 +1,7 @@
 """Addresses of members, and where the master of a job is found: `job/endpoint.json`."""
 
 import json
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,9 @@ from ctr_pipeline import durable
 from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, to_record
 
 _FILE = "endpoint.json"
+HOST_VARIABLE = "CTRPIPE_HOST"
+"""Environment variable with the address of this machine, for where its name cannot be found."""
+
 _EVERY_HOST = frozenset({"0.0.0.0", "[::]"})  # noqa: S104  recognised, not bound
 
 
@@ -49,4 +53,7 @@ def load_endpoint(job_folder: Path) -> Endpoint | None:
 def reachable_address(address: str) -> str:
     """The address that others can use of one that a member listens on, `host:port`."""
     host, _, port = address.rpartition(":")
-    return f"{socket.gethostname()}:{port}" if host in _EVERY_HOST else address
+    if host not in _EVERY_HOST:
+        return address
+    found = os.environ.get(HOST_VARIABLE) or socket.gethostname()
+    return f"[{found}]:{port}" if ":" in found else f"{found}:{port}"

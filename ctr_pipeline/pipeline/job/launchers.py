@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.config.models import Config, RuntimeConfig
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind, load_class
 
@@ -26,11 +26,11 @@ def needs_tls(runtime: RuntimeConfig) -> bool:
 
 
 @contextmanager
-def launch(runtime: RuntimeConfig, folder: RunFolder, access: "Access") -> "Iterator[Launcher]":
+def launch(config: Config, folder: RunFolder, access: "Access") -> "Iterator[Launcher]":
     """The launcher that a config asks for, which the master can reach; ends all members at last.
 
     Args:
-        runtime: Of a mode with members.
+        config: Of a mode with members.
         folder: Of the job.
         access: Secrets of its members.
     """
@@ -38,7 +38,7 @@ def launch(runtime: RuntimeConfig, folder: RunFolder, access: "Access") -> "Iter
     from ctr_pipeline.distributed.launchers.remote import LauncherService
     from ctr_pipeline.pipeline.job import members
 
-    kind = LAUNCHERS[runtime.mode]
+    kind = LAUNCHERS[config.runtime.mode]
     # Closed last, so that a master which takes its leave does not find its launcher gone.
     with closing(LauncherService(access, kind.bind_host)) as service:
         context = LauncherContext(
@@ -47,8 +47,7 @@ def launch(runtime: RuntimeConfig, folder: RunFolder, access: "Access") -> "Iter
             ),
             logs_folder=folder.logs,
             environment=_environment(access),
-            options=kind.options
-            and load_class(kind.options).model_validate(runtime.launcher_options),
+            options=kind.section and getattr(config, kind.section),
         )
         with open_launcher(kind, context) as launcher:
             service.serve(launcher)

@@ -52,7 +52,7 @@ def trained_in_processes(
     loaded, run, progress = context.loaded, context.run, context.progress
     access, resume = _claim_job(context, tls=needs_tls(context.config.runtime))
     with (
-        launch(context.config.runtime, run, access) as launcher,
+        launch(context.config, run, access) as launcher,
         context.times.stage("training"),
     ):
         compiled = _prepare(context, encoding, resume=resume, warm_start=warm_start)

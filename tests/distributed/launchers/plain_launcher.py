@@ -9,8 +9,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     LauncherBusyError,
@@ -24,9 +22,7 @@ from ctr_pipeline.distributed.launchers.restarts import KeptRunning
 TAIL_BYTES = 4096
 
 
-class PlainOptions(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    look_seconds: float = Field(default=0.02, gt=0, description="Between looks at the members.")
+LOOK_SECONDS = 0.02
 
 
 @dataclass
@@ -68,7 +64,6 @@ class PlainLauncher:
 
     def __init__(self, context: LauncherContext) -> None:
         self._context = context
-        self._options = context.options or PlainOptions()
         self._lock = threading.RLock()
         self._members = {}
         self._master = KeptRunning("master-0")
@@ -150,7 +145,7 @@ class PlainLauncher:
                 if due is not None and due <= time.monotonic():
                     self._master.restart_at = None
                     self.start("master", 0)
-            time.sleep(self._options.look_seconds)
+            time.sleep(LOOK_SECONDS)
 
     def _look(self, member, now):
         if member.kill_at is not None and member.kill_at <= now:

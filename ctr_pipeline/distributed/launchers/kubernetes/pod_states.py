@@ -1,0 +1,117 @@
+"""What has become of a pod: pure readings of the object that the API server gives."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ctr_pipeline.distributed.coordination.launching import ExitReason
+from ctr_pipeline.distributed.launchers.exits import classify_exit
+from ctr_pipeline.distributed.launchers.kubernetes.pods import CONTAINER
+
+_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
+_LOST_TO = {
+    "DeletionByTaintManager": "node_lost",
+    "DeletionByPodGC": "node_lost",
+    "EvictionByEvictionAPI": "evicted",
+    "PreemptionByScheduler": "evicted",
+    "TerminationByKubelet": "evicted",
+}
+"""Reasons of the condition `DisruptionTarget`."""
+_NEVER_STARTS = {
+    "ErrImagePull": "its image cannot be pulled",
+    "ImagePullBackOff": "its image cannot be pulled",
+    "ErrImageNeverPull": "its image is not on the node, and image_pull_policy is Never",
+    "InvalidImageName": "the name of its image is invalid",
+    "CreateContainerConfigError": "its container cannot be configured",
+    "CreateContainerError": "its container cannot be created",
+    "RunContainerError": "its container cannot be started",
+}
+
+
+@dataclass(frozen=True)
+class PodEnd:
+    """How a pod ended.
+
+    Attributes:
+        exit_code: Of its container; None: it left none.
+        message: The last lines that it wrote, or what Kubernetes says.
+    """
+
+    reason: ExitReason
+    exit_code: int | None
+    message: str
+
+
+def read_end(pod: dict[str, Any], *, stopped: bool = False) -> PodEnd | None:
+    """How a pod ended; None: it has not.
+
+    A disruption counts before the exit code: a pod that is evicted ends by a signal, as a killed
+    one does. Only a program's own fault is one whatever happens around it.
+
+    Args:
+        stopped: The launcher had deleted it.
+    """
+    status = pod.get("status", {})
+    ended = _container(status).get("state", {}).get("terminated")
+    phase = status.get("phase")
+    if ended is None and phase not in {"Succeeded", "Failed"}:
+        return None
+    message = (ended or {}).get("message") or status.get("message") or ""
+    disrupted = None if stopped else _disruption(status)
+    if ended is None:
+        # Evicted or lost before its container left a status.
+        reason: ExitReason = disrupted or ("killed" if stopped else "not_started")
+        return PodEnd(reason, None, message)
+    exit_code = int(ended.get("exitCode", 0))
+    if ended.get("reason") == "OOMKilled":
+        return PodEnd("out_of_memory", exit_code, message)
+    if ended.get("reason") in {"StartError", "ContainerCannotRun"}:
+        return PodEnd("not_started", exit_code, message)
+    reason = classify_exit(exit_code, stopped=stopped, oom_kills=0)
+    if disrupted is not None and reason in {"killed", "completed"}:
+        reason = disrupted
+    return PodEnd(reason, exit_code, message)
+
+
+def end_of_deleted(pod: dict[str, Any], *, stopped: bool) -> PodEnd:
+    """How a pod that is gone ended, by the last that was seen of it."""
+    end = read_end(pod, stopped=stopped)
+    if end is not None:
+        return end
+    reason = None if stopped else _disruption(pod.get("status", {}))
+    return PodEnd(reason or "killed", None, "" if stopped else "its pod was deleted")
+
+
+def explain_waiting(pod: dict[str, Any]) -> str:
+    """Why a pod does not run yet, one clause; empty if it runs or nothing is known."""
+    status = pod.get("status", {})
+    if status.get("phase") != "Pending":
+        return ""
+    waiting = _container(status).get("state", {}).get("waiting", {})
+    if waiting.get("reason") in _NEVER_STARTS:
+        detail = waiting.get("message", "")
+        return _NEVER_STARTS[waiting["reason"]] + (f": {detail}" if detail else "")
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            reason, message = condition.get("reason", ""), condition.get("message", "")
+            if reason == "SchedulingGated":
+                return "it waits for its queue"
+            return f"no node can take it: {message}" if message else "no node can take it"
+    return "it is being started" if status.get("conditions") else "it waits for a node"
+
+
+def _container(status: dict[str, Any]) -> dict[str, Any]:
+    for one in status.get("containerStatuses") or ():
+        if one.get("name") == CONTAINER:
+            return dict(one)
+    return {}
+
+
+def _disruption(status: dict[str, Any]) -> ExitReason | None:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            lost = _LOST_TO.get(condition.get("reason", ""), "evicted")
+            return "node_lost" if lost == "node_lost" else "evicted"
+    reason = status.get("reason", "")
+    if reason in _LOST:
+        return "node_lost"
+    return "evicted" if reason in {"Evicted", "Preempting", "Preempted"} else None
