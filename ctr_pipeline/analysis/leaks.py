@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from ctr_pipeline.evaluation.auc import auc_of_runs
 from ctr_pipeline.statistics import ColumnStatistics
 
 MIN_ROWS_PER_VALUE = 10
@@ -96,10 +99,6 @@ def _auc_of_groups(groups: Sequence[tuple[int, float]]) -> float | None:
     Args:
         groups: Rows and click rate of each.
     """
-    below, pairs, clicks = 0.0, 0.0, 0.0
-    for count, rate in sorted(groups, key=lambda group: group[1]):
-        clicked, others = count * rate, count * (1 - rate)
-        pairs += clicked * (below + others / 2)
-        below += others
-        clicks += clicked
-    return pairs / (clicks * below) if clicks * below > 0 else None
+    counts, rates = np.array(sorted(groups, key=lambda group: group[1])).T
+    clicks, others = counts * rates, counts * (1 - rates)
+    return auc_of_runs(clicks, others) if clicks.sum() * others.sum() > 0 else None

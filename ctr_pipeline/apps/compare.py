@@ -24,10 +24,10 @@ from ctr_pipeline.config.yaml_source import parse_yaml
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.parts import column_names, read_columns
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.evaluation.auc import exact_auc, roc_points
 from ctr_pipeline.evaluation.bootstrap import PairedDifference, paired_bootstrap
 from ctr_pipeline.evaluation.calibration import calibration_bins
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits
-from ctr_pipeline.evaluation.ranking import exact_auc, roc_points
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.reporting import data as page

@@ -492,7 +492,7 @@ class FeatureEntry(Section):
             if transform.kind is not TransformKind.NUMBER_TO_NUMBER:
                 raise ValueError(
                     f"'{transform.name}' does not make a number of a number, and `number` of a "
-                    "vector holds nothing else: log, standardize, normalize, clip, fill"
+                    "vector holds nothing else"
                 )
         return self
 

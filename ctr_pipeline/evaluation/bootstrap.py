@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ctr_pipeline.evaluation.auc import auc_of_runs
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.checks import (
     require_binary_labels,
@@ -59,11 +60,7 @@ class _WeightedAuc:
         ordered = weights[self._order]
         rows = np.add.reduceat(ordered, self._starts)
         positives = np.add.reduceat(ordered * self._positive, self._starts)
-        negatives = rows - positives
-        below = np.cumsum(negatives) - negatives
-        twice_right = np.sum(positives * (2 * below + negatives)).item()
-        num_positive = positives.sum().item()
-        return float(twice_right / (2 * num_positive * (rows.sum().item() - num_positive)))
+        return auc_of_runs(positives, rows - positives)
 
 
 def paired_bootstrap(

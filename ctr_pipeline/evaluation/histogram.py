@@ -3,10 +3,6 @@
 Rows are counted by label in fixed bins of their logit; sums are kept in whole units. So parts merge
 exactly, in any order and however the rows were divided, and nothing of a row is kept.
 
-The AUC of a histogram takes rows of one bin as ties. Only pairs within one bin can be counted
-wrongly, each by one half at most, so the exact AUC lies within
-`sum over bins of positives * negatives / 2 / (P * N)` of it, a bound that comes with each value.
-
 Where rows have weights, a row of weight w is counted w * 2**20 times, rounded: all metrics are
 ratios, so they are the weighted ones, and what is sent and merged is what it always is.
 """
@@ -18,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ctr_pipeline.evaluation.auc import AucEstimate, estimate_auc
 from ctr_pipeline.evaluation.checks import require_both_classes, require_finite_scores
 from ctr_pipeline.evaluation.likelihood import probabilities_of, row_losses
 
@@ -35,24 +32,8 @@ A part whose sum stays below 2**17 is exact; beyond, it is rounded as floats are
 _WEIGHT_UNITS = 2**20
 """Times that a row of weight 1 is counted where rows have weights; theirs have a mean of 1."""
 
-_LARGEST_EXACT = 2**30
-"""Rows whose pairs, four times, int64 can count."""
-
 SparseCounts: TypeAlias = tuple[tuple[int, int], ...]
 """(bin, count) pairs of the bins that are not empty, ascending."""
-
-
-@dataclass(frozen=True)
-class AucEstimate:
-    """An AUC from a histogram.
-
-    Attributes:
-        value: Area under the ROC curve, rows of one bin counted as ties.
-        error_bound: The exact AUC is no further away.
-    """
-
-    value: float
-    error_bound: float
 
 
 @dataclass(frozen=True)
@@ -196,17 +177,8 @@ class ScoreHistogram:
         Raises:
             DataError: No rows, or only one class.
         """
-        num_positive, num_rows = self.num_positive, self.num_rows
-        require_both_classes(num_positive, num_rows, place=place)
-        positives, negatives = self.positives, self.negatives
-        if num_rows > _LARGEST_EXACT:
-            positives, negatives = positives.astype(object), negatives.astype(object)
-        below = np.cumsum(negatives) - negatives
-        # As in `ranking.exact_auc`: whole numbers up to the last division.
-        twice_right = int(np.sum(positives * (2 * below + negatives)))
-        twice_pairs = 2 * num_positive * (num_rows - num_positive)
-        tied = int(np.sum(positives * negatives))
-        return AucEstimate(twice_right / twice_pairs, tied / twice_pairs)
+        require_both_classes(self.num_positive, self.num_rows, place=place)
+        return estimate_auc(self.positives, self.negatives)
 
 
 def bins_of(logits: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

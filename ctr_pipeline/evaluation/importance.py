@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.evaluation.auc import exact_auc
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits
-from ctr_pipeline.evaluation.ranking import exact_auc
 
 
 class ImportanceRow(BaseModel):

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.evaluation.auc import RocPoint, exact_auc, roc_points
 from ctr_pipeline.evaluation.calibration import (
     CalibrationBin,
     Interval,
@@ -19,7 +20,7 @@ from ctr_pipeline.evaluation.checks import (
     require_finite_scores,
     require_weights,
 )
-from ctr_pipeline.evaluation.groups import ColumnMetrics, measure_groups
+from ctr_pipeline.evaluation.groups import ColumnMetrics, Groups, group_auc, measure_groups
 from ctr_pipeline.evaluation.likelihood import (
     constant_logloss,
     logloss_of_logits,
@@ -27,7 +28,6 @@ from ctr_pipeline.evaluation.likelihood import (
     normalized_entropy,
     probabilities_of,
 )
-from ctr_pipeline.evaluation.ranking import Groups, RocPoint, exact_auc, group_auc, roc_points
 
 
 class EvaluationResult(BaseModel):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ctr_pipeline.evaluation.auc import RocPoint
 from ctr_pipeline.evaluation.calibration import CalibrationBin
-from ctr_pipeline.evaluation.ranking import RocPoint
 from ctr_pipeline.reporting.axes import Frame, Scale, nice_ticks, padded_range, tick_texts
 from ctr_pipeline.reporting.formats import count_text, percent_text, short_count
 

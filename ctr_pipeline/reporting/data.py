@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import SplitRows
+from ctr_pipeline.evaluation.auc import RocPoint
 from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
-from ctr_pipeline.evaluation.ranking import RocPoint
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import RowsDrift, Statistics

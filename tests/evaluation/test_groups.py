@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
+from ctr_pipeline.evaluation.auc import auc_interval
 from ctr_pipeline.evaluation.groups import measure_groups
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
-from ctr_pipeline.evaluation.ranking import auc_interval
 
 
 def made_rows(num_rows=4000, num_values=30, seed=1):

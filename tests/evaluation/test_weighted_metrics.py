@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score, roc_curve
 
 from ctr_pipeline.errors import DataError
+from ctr_pipeline.evaluation.auc import exact_auc, roc_points
 from ctr_pipeline.evaluation.bootstrap import paired_bootstrap
 from ctr_pipeline.evaluation.calibration import calibration_bins
+from ctr_pipeline.evaluation.groups import group_auc
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.evaluation.importance import importance_of
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
-from ctr_pipeline.evaluation.ranking import exact_auc, group_auc, roc_points
 
 # Few logits, so that many tie; weight 0 among the weights.
 rows = st.lists(

@@ -1,49 +1,32 @@
 """Sections of the pages: each a module with a function `section`, its template beside it.
 
-To add one, write both files and put the module's function into the tuple of its page.
+Both files are all that a section is. `REPORT_POSITION` puts it into the report and
+`PROFILE_POSITION` into the page of a table, where it stands by increasing positions.
 """
 
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
 
 from ctr_pipeline.reporting.data import ProfileData, ReportData
 from ctr_pipeline.reporting.section import PageSection
-from ctr_pipeline.reporting.sections import (
-    config,
-    drift,
-    features,
-    groups,
-    importance,
-    information,
-    job,
-    learning,
-    metrics,
-    model,
-    rows,
-    table_rows,
-    time,
-    training_time,
-)
 
-REPORT_SECTIONS: tuple[Callable[[ReportData], PageSection | None], ...] = (
-    metrics.section,
-    groups.section,
-    learning.section,
-    importance.section,
-    information.section,
-    features.section,
-    drift.section,
-    rows.section,
-    time.section,
-    training_time.section,
-    job.section,
-    model.section,
-    config.section,
+_MODULES = [import_module(f"{__name__}.{one.name}") for one in iter_modules(__path__)]
+
+
+def _sections(position: str) -> tuple[Callable[[Any], PageSection | None], ...]:
+    placed = [module for module in _MODULES if hasattr(module, position)]
+    placed.sort(key=lambda module: int(getattr(module, position)))
+    return tuple(module.section for module in placed)
+
+
+REPORT_SECTIONS: tuple[Callable[[ReportData], PageSection | None], ...] = _sections(
+    "REPORT_POSITION"
 )
 """Sections of the report, in the order of the page."""
 
-PROFILE_SECTIONS: tuple[Callable[[ProfileData], PageSection | None], ...] = (
-    information.section,
-    features.section,
-    table_rows.section,
+PROFILE_SECTIONS: tuple[Callable[[ProfileData], PageSection | None], ...] = _sections(
+    "PROFILE_POSITION"
 )
 """Sections of the page of a table, in its order."""

@@ -7,6 +7,8 @@ from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import shorten, visible_text
 from ctr_pipeline.reporting.section import PageSection
 
+REPORT_POSITION = 130
+
 _LINE = re.compile(r"^(?P<lead>\s*(?:- )*)(?P<key>[\w.\"'-]+)(?P<rest>:(?:\s.*|))$")
 _MAX_LINES = 4000
 _LINE_LENGTH = 400

@@ -15,6 +15,8 @@ from ctr_pipeline.statistics import (
     RowsDrift,
 )
 
+REPORT_POSITION = 70
+
 MAX_DETAILED_COLUMNS = 100
 """Columns beyond this many do not show their cells, so that the page stays small."""
 

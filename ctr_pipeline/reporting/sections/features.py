@@ -30,6 +30,9 @@ from ctr_pipeline.statistics import (
 )
 from ctr_pipeline.summary_statistics.registry import LABELS
 
+REPORT_POSITION = 60
+PROFILE_POSITION = 20
+
 MAX_DETAILED_FEATURES = 400
 """Features beyond this many have no chart when opened, so that the page stays a few megabytes."""
 

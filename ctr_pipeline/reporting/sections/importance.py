@@ -10,6 +10,8 @@ from ctr_pipeline.reporting.formats import shorten
 from ctr_pipeline.reporting.headline import held_out
 from ctr_pipeline.reporting.section import PageSection
 
+REPORT_POSITION = 40
+
 _SHOWN = 25
 """Columns that are shown before one asks for more."""
 

@@ -8,6 +8,9 @@ from ctr_pipeline.reporting.formats import percent_text, shorten, value_text
 from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.statistics import Statistics
 
+REPORT_POSITION = 50
+PROFILE_POSITION = 10
+
 _SHOWN = 25
 """Columns that are shown before one asks for more."""
 

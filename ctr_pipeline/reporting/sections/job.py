@@ -3,6 +3,8 @@
 from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.section import PageSection
 
+REPORT_POSITION = 110
+
 
 def section(data: ReportData) -> PageSection | None:
     """None if one process did it all."""

@@ -10,6 +10,8 @@ from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.specs.model_kinds import title_of
 from ctr_pipeline.training.history import EpochRecord
 
+REPORT_POSITION = 30
+
 _HISTORY_SHOWN = 400
 
 

@@ -12,6 +12,8 @@ from ctr_pipeline.reporting.formats import count_text, metric_text, percent_text
 from ctr_pipeline.reporting.headline import held_out
 from ctr_pipeline.reporting.section import PageSection
 
+REPORT_POSITION = 10
+
 
 @dataclass(frozen=True)
 class MetricRow:

@@ -4,6 +4,8 @@ from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.headline import model_title
 from ctr_pipeline.reporting.section import PageSection
 
+REPORT_POSITION = 120
+
 
 def section(data: ReportData) -> PageSection:
     """The facts of every run."""

@@ -4,6 +4,8 @@ from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.reporting.sections.bad_rows import bad_rows_values
 
+REPORT_POSITION = 80
+
 
 def section(data: ReportData) -> PageSection:
     """How many rows each part has, and what was left out."""

@@ -4,6 +4,8 @@ from ctr_pipeline.reporting.data import ProfileData
 from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.reporting.sections.bad_rows import bad_rows_values
 
+PROFILE_POSITION = 30
+
 
 def section(data: ProfileData) -> PageSection:
     """Files of the table and what was left out."""

@@ -5,6 +5,8 @@ from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.formats import duration_text, percent_text, shorten
 from ctr_pipeline.reporting.section import PageSection
 
+REPORT_POSITION = 90
+
 
 def section(data: ReportData) -> PageSection | None:
     """None if no stage was timed."""

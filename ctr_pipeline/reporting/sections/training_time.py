@@ -4,6 +4,8 @@ from ctr_pipeline.reporting.data import ReportData
 from ctr_pipeline.reporting.section import PageSection
 from ctr_pipeline.training.profile import Stage, describe_bound
 
+REPORT_POSITION = 100
+
 
 def section(data: ReportData) -> PageSection | None:
     """None where nothing was profiled."""

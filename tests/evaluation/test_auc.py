@@ -7,7 +7,8 @@ from sklearn.metrics import auc as area_of
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from ctr_pipeline.errors import DataError, TrainingError
-from ctr_pipeline.evaluation.ranking import exact_auc, group_auc, roc_points
+from ctr_pipeline.evaluation.auc import exact_auc, roc_points
+from ctr_pipeline.evaluation.groups import group_auc
 
 
 def rows(num_rows, seed, *, levels=None):

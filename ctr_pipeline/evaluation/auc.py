@@ -1,4 +1,4 @@
-"""Exact ranking metrics: AUC with ties, AUC within groups, the ROC curve.
+"""The AUC: exact with ties, of a histogram, its interval; and the ROC curve.
 
 The AUC is the share of (positive, negative) pairs that the scores order rightly, a tie counting one
 half: the Mann-Whitney statistic (Hanley & McNeil 1982, "The meaning and use of the area under a
@@ -8,12 +8,10 @@ in float64: whole weights give the figures of repeated rows, as long as no sum r
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from ctr_pipeline.evaluation.calibration import Z_95, Interval
 from ctr_pipeline.evaluation.checks import (
@@ -22,8 +20,8 @@ from ctr_pipeline.evaluation.checks import (
     require_weights,
 )
 
-Groups: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
-"""One group value per row; NULL (Arrow), None or NaN (NumPy) is no group."""
+_LARGEST_EXACT = 2**30
+"""Rows whose pairs, four times, int64 can count."""
 
 
 class RocPoint(NamedTuple):
@@ -33,24 +31,7 @@ class RocPoint(NamedTuple):
     true_positive_rate: float
 
 
-@dataclass(frozen=True)
-class GroupAuc:
-    """AUC within groups, and how much of the data it speaks of.
-
-    Attributes:
-        value: Mean AUC weighted by rows, over groups that hold both classes; None if none does.
-        num_groups: Groups in the data.
-        num_groups_counted: Groups that hold both classes.
-        num_rows_counted: Rows of those groups.
-    """
-
-    value: float | None
-    num_groups: int
-    num_groups_counted: int
-    num_rows_counted: int
-
-
-def _run_starts(changed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def run_starts(changed: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Starts of runs of equal keys, given where neighbours differ (length N - 1)."""
     return np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
 
@@ -80,19 +61,63 @@ def exact_auc(
     order = np.argsort(scores)
     sorted_scores = scores[order]
     sorted_positive = positive[order]
-    starts = _run_starts(sorted_scores[1:] != sorted_scores[:-1])
+    starts = run_starts(sorted_scores[1:] != sorted_scores[:-1])
     if weights is not None:
         return _weighted_auc(
             sorted_positive, require_weights(weights, positive, place=place)[order], starts
         )
     positives = np.add.reduceat(sorted_positive, starts, dtype=np.int64)
-    rows = np.diff(starts, append=positive.size)
-    negatives = rows - positives
+    # Twice the pairs are at most 2 * P * N, below 2**63 to 4 billion rows.
+    return auc_of_runs(positives, np.diff(starts, append=positive.size) - positives)
+
+
+def auc_of_runs(positives: npt.NDArray[Any], negatives: npt.NDArray[Any]) -> float:
+    """AUC of rows that are sorted into runs of equal scores; both classes have some.
+
+    Args:
+        positives: [T] rows of label 1 of each run, or their weights, by increasing scores.
+        negatives: [T] the same of label 0. Whole numbers are added exactly, those of dtype object
+            without bound.
+    """
     below = np.cumsum(negatives) - negatives
-    # Twice the number of pairs ordered rightly; at most 2 * P * N, below 2**63 to 4 billion rows.
-    twice_right = int(np.sum(positives * (2 * below + negatives)))
-    num_positive = int(np.sum(positives))
-    return twice_right / (2 * num_positive * (positive.size - num_positive))
+    sums = (
+        np.sum(of_runs) for of_runs in (positives * (2 * below + negatives), positives, negatives)
+    )
+    # As Python's own numbers, which do not overflow when they are multiplied.
+    twice_right, positive, negative = (
+        one.item() if isinstance(one, np.generic) else one for one in sums
+    )
+    return float(twice_right / (2 * positive * negative))
+
+
+@dataclass(frozen=True)
+class AucEstimate:
+    """An AUC from a histogram.
+
+    Attributes:
+        value: Area under the ROC curve, rows of one bin counted as ties.
+        error_bound: The exact AUC is no further away.
+    """
+
+    value: float
+    error_bound: float
+
+
+def estimate_auc(positives: npt.NDArray[np.int64], negatives: npt.NDArray[np.int64]) -> AucEstimate:
+    """The AUC of a histogram.
+
+    Only pairs within one bin can be counted wrongly, each by one half at most, so the exact AUC
+    lies within `sum over bins of positives * negatives / 2 / (P * N)` of it.
+
+    Args:
+        positives: [B] rows of label 1 in each bin, by increasing scores; there are some.
+        negatives: [B] rows of label 0; there are some.
+    """
+    num_positive, num_negative = int(positives.sum()), int(negatives.sum())
+    if num_positive + num_negative > _LARGEST_EXACT:
+        positives, negatives = positives.astype(object), negatives.astype(object)
+    tied = int(np.sum(positives * negatives))
+    return AucEstimate(auc_of_runs(positives, negatives), tied / (2 * num_positive * num_negative))
 
 
 def _weighted_auc(
@@ -103,81 +128,7 @@ def _weighted_auc(
     """AUC of rows in the order of their scores; `starts` are those of runs of equal ones."""
     positives = np.add.reduceat(np.where(positive, weights, 0.0), starts)
     negatives = np.add.reduceat(np.where(positive, 0.0, weights), starts)
-    below = np.cumsum(negatives) - negatives
-    twice_right = float(np.sum(positives * (2 * below + negatives)))
-    return twice_right / (2 * float(np.sum(positives)) * float(np.sum(negatives)))
-
-
-def group_auc(
-    labels: npt.NDArray[Any],
-    scores: npt.NDArray[Any],
-    groups: Groups,
-    *,
-    weights: npt.NDArray[Any] | None = None,
-    place: str = "predictions",
-) -> GroupAuc:
-    """GAUC: AUC inside each group, averaged with the groups' row counts as weights.
-
-    Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", equation 11, with
-    impressions as weights. Groups of one class have no AUC and are left out, as are rows without
-    a group; the result says how many remain. Where rows have weights, a group's is their sum, and
-    rows of weight 0 are as good as absent.
-
-    Args:
-        labels: [N] zeros and ones.
-        scores: [N] float.
-        groups: [N] values of any type.
-        weights: [N], 0 or more; None: all rows count alike.
-        place: What the rows are, for error messages.
-
-    Raises:
-        DataError: Only one class in all.
-        ValueError: No rows, labels other than 0 and 1, or lengths that differ.
-        TrainingError: Scores that are not finite.
-    """
-    positive = require_binary_labels(labels, place=place)
-    require_finite_scores(scores, positive.size, place=place)
-    codes, _ = group_codes(groups)
-    if codes.size != positive.size:
-        raise ValueError(f"{codes.size} groups for {positive.size} rows")
-    if weights is None:
-        # Whole numbers, so that pairs are counted exactly.
-        counts: npt.NDArray[Any] = np.ones(positive.size, np.int64)
-    else:
-        counts = require_weights(weights, positive, place=place)
-    grouped = (codes >= 0) & (counts > 0)
-    if not grouped.any():
-        return GroupAuc(value=None, num_groups=0, num_groups_counted=0, num_rows_counted=0)
-    chosen = np.flatnonzero(grouped)
-    order = chosen[np.lexsort((scores[chosen], codes[chosen]))]
-    codes, scores, positive, counts = codes[order], scores[order], positive[order], counts[order]
-
-    group_changes = codes[1:] != codes[:-1]
-    tie_starts = _run_starts(group_changes | (scores[1:] != scores[:-1]))
-    tie_positives = np.add.reduceat(np.where(positive, counts, 0), tie_starts)
-    tie_negatives = np.add.reduceat(np.where(positive, 0, counts), tie_starts)
-    negatives_before = np.cumsum(tie_negatives) - tie_negatives
-
-    group_starts = _run_starts(group_changes)
-    # Every group starts a run of ties, so the search is exact.
-    first_tie = np.searchsorted(tie_starts, group_starts)
-    ties_per_group = np.diff(first_tie, append=tie_starts.size)
-    below = negatives_before - np.repeat(negatives_before[first_tie], ties_per_group)
-    twice_right = np.add.reduceat(tie_positives * (2 * below + tie_negatives), first_tie)
-    num_positive = np.add.reduceat(tie_positives, first_tie)
-    num_negative = np.add.reduceat(tie_negatives, first_tie)
-
-    both = (num_positive > 0) & (num_negative > 0)
-    rows = np.diff(group_starts, append=positive.size)[both]
-    pairs = 2.0 * num_positive[both] * num_negative[both]
-    share = (num_positive + num_negative)[both]
-    value = float(np.average(twice_right[both] / pairs, weights=share)) if rows.size else None
-    return GroupAuc(
-        value=value,
-        num_groups=int(group_starts.size),
-        num_groups_counted=int(rows.size),
-        num_rows_counted=int(rows.sum()),
-    )
+    return auc_of_runs(positives, negatives)
 
 
 def auc_interval(
@@ -207,25 +158,6 @@ def auc_interval(
     ) / (num_positive * num_negative)
     half = Z_95 * float(np.sqrt(max(variance, 0.0)))
     return Interval(low=max(0.0, auc - half), high=min(1.0, auc + half))
-
-
-def group_codes(groups: Groups) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """One integer per row, -1 where the value is missing; and the value of each integer."""
-    column = (
-        groups
-        if isinstance(groups, pa.Array | pa.ChunkedArray)
-        else pa.array(groups, from_pandas=True)
-    )
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if not isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_encode()
-    codes: npt.NDArray[np.int64] = (
-        pc.fill_null(column.indices.cast(pa.int64()), -1)
-        .to_numpy(zero_copy_only=False)
-        .astype(np.int64, copy=False)
-    )
-    return codes, column.dictionary
 
 
 def roc_points(
