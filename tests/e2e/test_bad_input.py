@@ -71,12 +71,12 @@ def world(tmp_path, monkeypatch):
 def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
     if case.trained:
         shutil.copytree(request.getfixturevalue("trained_run"), world.folder / "run")
-    case.spoil(world)
-    before = world.contents()
-    sessions = load_sessions(world.folder / SESSIONS)
-    capfd.readouterr()
-
-    code = main([*case.call, "-q", "--json"])
+    with world.mending():
+        case.spoil(world)
+        before = world.contents()
+        sessions = load_sessions(world.folder / SESSIONS)
+        capfd.readouterr()
+        code = main([*case.call, "-q", "--json"])
 
     out, err = capfd.readouterr()
     assert code == 1, err
@@ -85,7 +85,6 @@ def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
     assert json.loads(out)["exit_code"] == 1
     # Only a config may have several problems; anything else is one sentence or two.
     assert len(err.splitlines()) == 1 or " in the config:" in err, err
-    world.monkeypatch.undo()
     after = world.contents()
     # A command that was refused is a session, too: their log may grow.
     assert load_sessions(world.folder / SESSIONS)[: len(sessions)] == sessions

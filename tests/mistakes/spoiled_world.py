@@ -44,9 +44,8 @@ def good_world(folder: Path, monkeypatch: Any) -> Iterator["World"]:
     world = World(folder, monkeypatch)
     world.rows(lines())
     world.config()
-    yield world
-    for cleanup in world.cleanups:
-        cleanup()
+    with world.mending():
+        yield world
 
 
 @dataclass
@@ -57,6 +56,19 @@ class World:
     monkeypatch: Any
     num_written: int = 0
     cleanups: list[Callable[[], None]] = field(default_factory=list)
+
+    @contextmanager
+    def mending(self) -> Iterator[None]:
+        """Ends what goes wrong beside the files: patches, and limits of this process.
+
+        pytest itself writes as soon as a test is over.
+        """
+        try:
+            yield
+        finally:
+            while self.cleanups:
+                self.cleanups.pop()()
+            self.monkeypatch.undo()
 
     def write(self, name: str, content: str | bytes) -> None:
         """Writes a file."""

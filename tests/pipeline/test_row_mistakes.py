@@ -53,20 +53,19 @@ def world(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case.name)
 def test_mistake_is_refused_and_spoils_nothing(case: Case, world):
-    case.spoil(world)
-    before = world.contents()
     read = check_config if case.call[0] == "check" else analyze
-
-    with pytest.raises(CtrPipelineError) as raised:
-        read(
-            load_config(
-                Path("c.yaml"), case.overrides, check_model=check_model, find_header=find_header
-            ),
-            progress=SilentProgress(),
-        )
+    with world.mending():
+        case.spoil(world)
+        before = world.contents()
+        with pytest.raises(CtrPipelineError) as raised:
+            read(
+                load_config(
+                    Path("c.yaml"), case.overrides, check_model=check_model, find_header=find_header
+                ),
+                progress=SilentProgress(),
+            )
 
     case.check(str(raised.value))
-    world.monkeypatch.undo()
     after = world.contents()
     assert {name: after.get(name) for name in before} == before
     assert not [name for name in after if name.endswith(".tmp")]
