@@ -29,7 +29,6 @@ hundred terms. 1e-4 in the logit is 2.5e-5 in the probability, at most.
 """
 
 _SIGNATURES = ("serving_default", "serving_strings")
-_TIMEOUT_SECONDS = 1800
 # Criteo's 39 columns fit; a message about thousands helps nobody.
 _COLUMNS_IN_MESSAGE = 50
 
@@ -39,11 +38,18 @@ class ProvingProcess:
 
     Importing TensorFlow takes it seconds: started before an export is written, it is ready when
     that is. It ends with the block.
+
+    Args:
+        interpreter: The Python that it runs.
+        timeout_seconds: It may score for so long.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, interpreter: str = sys.executable, *, timeout_seconds: float = 1800.0
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own script
-            [sys.executable, "-I", str(Path(__file__).with_name("parity_process.py"))],
+            [interpreter, "-I", str(Path(__file__).with_name("parity_process.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -64,10 +70,10 @@ class ProvingProcess:
         """
         names = json.dumps([str(export), str(request), str(response)])
         try:
-            _, messages = self._process.communicate(f"{names}\n", timeout=_TIMEOUT_SECONDS)
+            _, messages = self._process.communicate(f"{names}\n", timeout=self._timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise ExportError(
-                f"scoring {num_rows:,} rows took longer than {_TIMEOUT_SECONDS:,} seconds",
+                f"scoring {num_rows:,} rows took longer than {self._timeout_seconds:,.0f} seconds",
                 place=str(export),
                 remedy="Lower export.parity_rows",
             ) from error

@@ -1,8 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_pipeline.export.parity import TOLERANCE, compare_scores, describe_row
+from ctr_pipeline.errors import ExportError
+from ctr_pipeline.export.parity import TOLERANCE, ProvingProcess, compare_scores, describe_row
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
@@ -61,3 +64,24 @@ def test_a_row_of_many_columns_is_described_in_part() -> None:
     described = describe_row(rows, 0, dict.fromkeys(rows.column_names, "double"), ())
     assert described.startswith("c0=0, c1=1, ")
     assert described.endswith("c49=49 and 10 more columns")
+
+
+@pytest.mark.parametrize(
+    ("script", "timeout_seconds", "said"),
+    [
+        ("echo out of memory >&2\nexit 137", 60.0, "cannot run the export: out of memory"),
+        ("exec sleep 60", 0.01, "12 rows took longer than 0 seconds.*Lower export.parity_rows"),
+    ],
+)
+def test_a_proving_process_that_dies_or_takes_forever_is_named(
+    tmp_path: Path, script: str, timeout_seconds: float, said: str
+) -> None:
+    interpreter = tmp_path / "python.sh"
+    interpreter.write_text(f"#!/bin/sh\n{script}\n")
+    interpreter.chmod(0o755)
+    with (
+        ProvingProcess(str(interpreter), timeout_seconds=timeout_seconds) as process,
+        pytest.raises(ExportError, match=said) as caught,
+    ):
+        process.score(tmp_path / "export", tmp_path / "request", tmp_path / "response", 12)
+    assert str(tmp_path / "export") in str(caught.value)

@@ -240,16 +240,6 @@ def _full_for_checkpoints(world: World) -> None:
     world.monkeypatch.setattr("ctr_pipeline.storage.commit_log._CountedFile.write", refuse)
 
 
-def _killed(world: World) -> None:
-    """The process that proves the export is ended by the system."""
-    script = world.folder / "python.sh"
-    script.write_text("#!/bin/sh\necho out of memory >&2\nexit 137\n")
-    script.chmod(0o755)
-    world.monkeypatch.setattr(
-        "ctr_pipeline.export.parity.sys", SimpleNamespace(executable=str(script))
-    )
-
-
 _CUSTOM = """
 import numpy as np
 import tensorflow as tf
@@ -306,9 +296,8 @@ ROW_MISTAKES = (
     ),
 )
 
-COMMAND_MISTAKES = (
-    *FORGED,
-    Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
+APP_MISTAKES = (
+    *FORGED[1:],
     Case(
         "manifests_gone",
         removed("checkpoints/manifests/*.json"),
@@ -338,13 +327,6 @@ COMMAND_MISTAKES = (
         trained=True,
     ),
     Case(
-        "checkpoint_flipped",
-        _flip,
-        ("dense.bin", "is damaged (CRC differs)", TRAIN_ANEW),
-        EXPORT,
-        trained=True,
-    ),
-    Case(
         "embedding_rows_of_another_model",
         config_of_another_run(model__embedding_dim=3),
         ("rows.bin", "another make", "Restore the configuration"),
@@ -355,13 +337,6 @@ COMMAND_MISTAKES = (
         "dense_parameters_of_another_model",
         config_of_another_run(model__hidden_units=[5]),
         ("dense.bin", "another make", "Restore the configuration"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "statistics_gone",
-        removed("statistics.json"),
-        ("statistics.json", "cannot be read", "ctrpipe analyze"),
         PREDICT_AGAIN,
         trained=True,
     ),
@@ -380,41 +355,10 @@ COMMAND_MISTAKES = (
         trained=True,
     ),
     Case(
-        "statistics_edited",
-        edited("statistics.json", label_rate=0.9),
-        ("statistics.json", "not as it was written", "ctrpipe analyze"),
-        EXPORT,
-        trained=True,
-    ),
-    Case(
         "statistics_of_another_version",
         edited("statistics.json", version=99),
         ("statistics.json", "has version 99", "ctrpipe analyze"),
         PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "moments_overflow",
-        lambda w: (
-            w.rows([f"{line[0]},{'-' * (n % 2)}1.7e308,a,u" for n, line in enumerate(lines())]),
-            w.config(features=[{"columns": "price", "number": "normalize"}]),
-        ),
-        ("feature 'price'", "moments overflow", "Put clip or log first"),
-    ),
-    Case(
-        "too_many_ids",
-        entry(columns="city", id={"vocabulary": {"oov_buckets": 2**31 - 1}}),
-        ("feature 'city'", "32-bit", "oov_buckets"),
-    ),
-    Case(
-        "too_many_cut_points",
-        entry(columns="price", id={"log_round": {"num_bins": 10**9, "base": 1.0000001}}),
-        ("feature 'price'", "cut points", "fewer bins"),
-    ),
-    Case(
-        "results_of_an_earlier_run",
-        nothing,
-        ("run", "holds the results of an earlier run", "--resume", "--overwrite"),
         trained=True,
     ),
     Case(
@@ -429,13 +373,6 @@ COMMAND_MISTAKES = (
         edited("preprocessing.json", fields=[]),
         ("run", "trained with other transforms"),
         PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
-        "predict_over_the_data",
-        nothing,
-        ("rows.csv", "is a file that this command reads", "Name another output"),
-        ("predict", "c.yaml", "--data", "rows.csv", "-o", "rows.csv"),
         trained=True,
     ),
     Case(
@@ -467,13 +404,6 @@ COMMAND_MISTAKES = (
         trained=True,
     ),
     Case(
-        "vocabulary_repeats",
-        vocabulary(value=["a", "b", "c", "d", "e", "a"]),
-        ("vocabularies", "repeats a value", "ctrpipe train --resume"),
-        PREDICT_AGAIN,
-        trained=True,
-    ),
-    Case(
         "no_good_row",
         lambda w: (
             config_of_another_run(data__bad_rows="skip", data__max_bad_fraction=1.0)(w),
@@ -481,6 +411,70 @@ COMMAND_MISTAKES = (
         ),
         ("new.csv", "holds no good row"),
         (*EVALUATE, "--data", "new.csv"),
+        trained=True,
+    ),
+)
+
+COMMAND_MISTAKES = (
+    FORGED[0],
+    Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
+    Case(
+        "checkpoint_flipped",
+        _flip,
+        ("dense.bin", "is damaged (CRC differs)", TRAIN_ANEW),
+        EXPORT,
+        trained=True,
+    ),
+    Case(
+        "statistics_gone",
+        removed("statistics.json"),
+        ("statistics.json", "cannot be read", "ctrpipe analyze"),
+        PREDICT_AGAIN,
+        trained=True,
+    ),
+    Case(
+        "statistics_edited",
+        edited("statistics.json", label_rate=0.9),
+        ("statistics.json", "not as it was written", "ctrpipe analyze"),
+        EXPORT,
+        trained=True,
+    ),
+    Case(
+        "moments_overflow",
+        lambda w: (
+            w.rows([f"{line[0]},{'-' * (n % 2)}1.7e308,a,u" for n, line in enumerate(lines())]),
+            w.config(features=[{"columns": "price", "number": "normalize"}]),
+        ),
+        ("feature 'price'", "moments overflow", "Put clip or log first"),
+    ),
+    Case(
+        "too_many_ids",
+        entry(columns="city", id={"vocabulary": {"oov_buckets": 2**31 - 1}}),
+        ("feature 'city'", "32-bit", "oov_buckets"),
+    ),
+    Case(
+        "too_many_cut_points",
+        entry(columns="price", id={"log_round": {"num_bins": 10**9, "base": 1.0000001}}),
+        ("feature 'price'", "cut points", "fewer bins"),
+    ),
+    Case(
+        "results_of_an_earlier_run",
+        nothing,
+        ("run", "holds the results of an earlier run", "--resume", "--overwrite"),
+        trained=True,
+    ),
+    Case(
+        "predict_over_the_data",
+        nothing,
+        ("rows.csv", "is a file that this command reads", "Name another output"),
+        ("predict", "c.yaml", "--data", "rows.csv", "-o", "rows.csv"),
+        trained=True,
+    ),
+    Case(
+        "vocabulary_repeats",
+        vocabulary(value=["a", "b", "c", "d", "e", "a"]),
+        ("vocabularies", "repeats a value", "ctrpipe train --resume"),
+        PREDICT_AGAIN,
         trained=True,
     ),
     Case(
@@ -516,21 +510,6 @@ COMMAND_MISTAKES = (
         "disk_full_when_publishing",
         lambda w: (done("train", "evaluate")(w), _full_at_the_end(w)),
         ("export", "disk is full"),
-        EXPORT,
-    ),
-    Case(
-        "proving_process_killed",
-        lambda w: (done("train", "evaluate")(w), _killed(w)),
-        ("export", "TensorFlow alone cannot run the export", "out of memory"),
-        EXPORT,
-    ),
-    Case(
-        "proving_takes_forever",
-        lambda w: (
-            done("train", "evaluate")(w),
-            w.monkeypatch.setattr("ctr_pipeline.export.parity._TIMEOUT_SECONDS", 0.01),
-        ),
-        ("export", "took longer than", "export.parity_rows"),
         EXPORT,
     ),
     Case(

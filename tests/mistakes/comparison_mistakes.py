@@ -43,14 +43,7 @@ def _damaged_predictions(world: World) -> None:
     world.write("b/predictions.parquet", "PAR1")
 
 
-COMMAND_MISTAKES = (
-    Case("compare_nothing", nothing, ("Missing argument", "ctrpipe compare --help"), ("compare",)),
-    Case(
-        "compare_one_run",
-        _runs(),
-        ("a: one run alone", "ctrpipe compare RUN RUN"),
-        ("compare", "a"),
-    ),
+APP_MISTAKES = (
     Case(
         "compare_a_run_that_is_not_there",
         _runs(),
@@ -68,12 +61,6 @@ COMMAND_MISTAKES = (
         ("compare", "a", "rows.csv"),
     ),
     Case(
-        "compare_an_unfinished_run",
-        _unfinished,
-        ("b: is not finished", "metrics.json", "--resume"),
-        COMPARE,
-    ),
-    Case(
         "compare_by_a_config_without_a_run",
         _runs(),
         ("c.yaml: there is no such run",),
@@ -85,7 +72,6 @@ COMMAND_MISTAKES = (
         ("b/config.resolved.yaml: is damaged",),
         COMPARE,
     ),
-    Case("compare_damaged_metrics", _runs(metrics="[1"), ("b/metrics.json: is damaged",), COMPARE),
     Case(
         "compare_other_metrics",
         _runs(metrics='{"test": {"auc": 0.5}}'),
@@ -110,6 +96,23 @@ COMMAND_MISTAKES = (
         ("gone/c.html", "its folder does not exist"),
         (*COMPARE, "--html", "gone/c.html"),
     ),
+)
+
+COMMAND_MISTAKES = (
+    Case("compare_nothing", nothing, ("Missing argument", "ctrpipe compare --help"), ("compare",)),
+    Case(
+        "compare_one_run",
+        _runs(),
+        ("a: one run alone", "ctrpipe compare RUN RUN"),
+        ("compare", "a"),
+    ),
+    Case(
+        "compare_an_unfinished_run",
+        _unfinished,
+        ("b: is not finished", "metrics.json", "--resume"),
+        COMPARE,
+    ),
+    Case("compare_damaged_metrics", _runs(metrics="[1"), ("b/metrics.json: is damaged",), COMPARE),
     Case(
         "compare_with_too_few_repeats",
         _runs(),

@@ -145,32 +145,13 @@ ROW_MISTAKES = (
     ),
 )
 
-COMMAND_MISTAKES = (
+APP_MISTAKES = (
     Case(
         "predict_damaged_recordio",
         file("new.csv", changed(WHOLE, SECOND + 40)),
         ("new.csv, chunk 2", "checksum"),
         PREDICT,
         trained=True,
-    ),
-    Case("convert_nothing", nothing, ("nowhere.csv",), ("convert", "nowhere.csv", "-o", "x.csv")),
-    Case(
-        "convert_to_no_format",
-        nothing,
-        ("x.xls", "names no format", "--to"),
-        ("convert", "rows.csv", "-o", "x.xls"),
-    ),
-    Case(
-        "convert_over_a_file",
-        file("out.recordio", "x"),
-        ("out.recordio", "exists already", "--overwrite"),
-        CONVERT,
-    ),
-    Case(
-        "convert_onto_itself",
-        nothing,
-        ("rows.csv", "is a file that this command reads"),
-        ("convert", "rows.csv", "-o", "rows.csv", "--overwrite"),
     ),
     Case(
         "convert_a_bad_row",
@@ -216,6 +197,28 @@ COMMAND_MISTAKES = (
         lambda w: w.parquet(city=[["a"]] * 300),
         ("rows.parquet, column 'city'", "list", "leave the column out"),
         ("convert", "rows.parquet", "-o", "x.csv"),
+    ),
+)
+
+COMMAND_MISTAKES = (
+    Case("convert_nothing", nothing, ("nowhere.csv",), ("convert", "nowhere.csv", "-o", "x.csv")),
+    Case(
+        "convert_to_no_format",
+        nothing,
+        ("x.xls", "names no format", "--to"),
+        ("convert", "rows.csv", "-o", "x.xls"),
+    ),
+    Case(
+        "convert_over_a_file",
+        file("out.recordio", "x"),
+        ("out.recordio", "exists already", "--overwrite"),
+        CONVERT,
+    ),
+    Case(
+        "convert_onto_itself",
+        nothing,
+        ("rows.csv", "is a file that this command reads"),
+        ("convert", "rows.csv", "-o", "rows.csv", "--overwrite"),
     ),
     Case("convert_to_nowhere", nothing, ("--output",), ("convert", "rows.csv")),
     Case(

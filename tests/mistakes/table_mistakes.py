@@ -18,10 +18,7 @@ def _folder_of_none(world: World) -> None:
     world.rows(lines(), "new.csv")
 
 
-COMMAND_MISTAKES = (
-    Case(
-        "profile_of_nothing", nothing, ("no such file: 'gone.csv'", "DATA"), ("profile", "gone.csv")
-    ),
+APP_MISTAKES = (
     Case("profile_of_a_folder", nothing, ("is a folder", "glob"), ("profile", ".")),
     Case("profile_of_no_match", nothing, ("no file matches 'x*.csv'",), ("profile", "x*.csv")),
     Case("profile_empty", file("e.csv", ""), ("e.csv", "is empty"), ("profile", "e.csv")),
@@ -30,12 +27,6 @@ COMMAND_MISTAKES = (
         file("e.parquet", "PAR"),
         ("e.parquet", "is not a Parquet file"),
         ("profile", "e.parquet"),
-    ),
-    Case(
-        "profile_label_misspelt",
-        nothing,
-        ("rows.csv", "no column 'clik', which --label names", "Did you mean 'click'"),
-        ("profile", "rows.csv", "--label", "clik"),
     ),
     Case(
         "profile_label_of_texts",
@@ -61,14 +52,7 @@ COMMAND_MISTAKES = (
         (": is a folder",),
         ("profile", "rows.csv", "--output", "."),
     ),
-    Case(
-        "profile_columns_backwards",
-        nothing,
-        ("--columns", "I9..I1"),
-        ("profile", "rows.csv", "--columns", "I9..I1"),
-    ),
     Case("drift_of_nothing", nothing, ("no such file: 'new.csv'", "NEW"), DRIFT),
-    Case("drift_from_nothing", nothing, ("'old.csv'", "OLD"), ("drift", "old.csv", "rows.csv")),
     Case("drift_of_another_table", _other_columns, ("new.csv", "none of the columns"), DRIFT),
     Case("drift_of_bad_rows", _all_rows_bad, ("new.csv",), DRIFT),
     Case(
@@ -83,6 +67,25 @@ COMMAND_MISTAKES = (
         ("c.yaml:1",),
         ("drift", "c.yaml", "rows.csv"),
     ),
+)
+
+COMMAND_MISTAKES = (
+    Case(
+        "profile_of_nothing", nothing, ("no such file: 'gone.csv'", "DATA"), ("profile", "gone.csv")
+    ),
+    Case(
+        "profile_label_misspelt",
+        nothing,
+        ("rows.csv", "no column 'clik', which --label names", "Did you mean 'click'"),
+        ("profile", "rows.csv", "--label", "clik"),
+    ),
+    Case(
+        "profile_columns_backwards",
+        nothing,
+        ("--columns", "I9..I1"),
+        ("profile", "rows.csv", "--columns", "I9..I1"),
+    ),
+    Case("drift_from_nothing", nothing, ("'old.csv'", "OLD"), ("drift", "old.csv", "rows.csv")),
     Case(
         "drift_threshold_below_0",
         nothing,
