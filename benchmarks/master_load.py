@@ -121,7 +121,7 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
             batch_size=BATCH_SIZE, epochs=1, seed=1, checkpoint_seconds=3600.0, keep_checkpoints=1
         ),
         rows=RowLifecycle(),
-        checkpoints_folder="checkpoints",
+        checkpoints_folder=str(run_folder / "checkpoints"),
     )
     Access.create(run_folder / "job", tls=True)
     save_spec(run_folder / "job", spec)

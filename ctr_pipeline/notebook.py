@@ -73,7 +73,8 @@ def load(folder: str | Path) -> "LoadedRun":
         raise RunFolderError(
             "holds no run", place=str(folder), remedy="Give the 'output' folder of a finished run"
         )
-    return LoadedRun(load_config(run_folder.config), run_folder)
+    loaded = load_config(run_folder.config)
+    return LoadedRun(loaded, RunFolder.of(loaded.config))
 
 
 class _Warnings(SilentProgress):

@@ -108,6 +108,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     rows = tuple(replace(row, place=places[row.feature]) for row in described)
     max_bytes = sum(row.max_bytes or 0 for row in rows)
     disk_bytes = checkpoint_bytes(config, plan)
+    local_bytes = 0 if config.runtime.checkpoints is not None else disk_bytes or 0
     spilled = _max_spilled_bytes(config, max_bytes)
     free_bytes = _free_bytes(config.run_folder)
     return CheckResult(
@@ -120,8 +121,8 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         warnings=(
             *preview.warnings,
             *_memory_warnings(max_bytes - spilled, psutil.virtual_memory().available),
-            *_disk_warnings(disk_bytes or 0, free_bytes),
-            *_spill_warnings(spilled, free_bytes - (disk_bytes or 0)),
+            *_disk_warnings(local_bytes, free_bytes),
+            *_spill_warnings(spilled, free_bytes - local_bytes),
         ),
         max_checkpoint_bytes=disk_bytes,
     )

@@ -19,6 +19,7 @@ from ctr_pipeline.config.key_facts import keys_set
 from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
 from ctr_pipeline.datetime_formats import check_format
+from ctr_pipeline.errors import StorageError
 from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
 from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
@@ -29,6 +30,7 @@ from ctr_pipeline.specs.section import IS_PATH, MAY_CHANGE, NO_MODEL, NotSearche
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 from ctr_pipeline.specs.source_formats import SOURCE_FORMATS, is_query
 from ctr_pipeline.specs.statistics_engines import STATISTICS_ENGINES
+from ctr_pipeline.storage.opening import require_address
 from ctr_pipeline.transforms import AnyTransform
 from ctr_pipeline.transforms.base import TransformKind
 from ctr_pipeline.transforms.hash import Hash
@@ -942,7 +944,7 @@ class RuntimeConfig(Section):
                 *(f"{kind.mode}: {kind.summary}" for kind in LAUNCHERS.values()),
             )
         )
-        + ". The other keys but threads and memory_limit_gb do not apply to local.",
+        + ". The other keys but threads, memory_limit_gb and checkpoints do not apply to local.",
     )
     threads: int | None = Field(
         default=None,
@@ -952,6 +954,11 @@ class RuntimeConfig(Section):
     )
     memory_limit_gb: float = Field(
         default=1.0, gt=0, description="Memory DuckDB may use before it spills to disk."
+    )
+    checkpoints: Annotated[str | None, IS_PATH] = Field(
+        default=None,
+        description="Where checkpoints lie, such as s3://bucket/runs/clicks, gs://… or az://…, for "
+        "this run alone; null: in the run folder. Credentials come from the environment.",
     )
     parameter_servers: int = Field(
         default=1, ge=1, le=1000, description="Number of parameter servers."
@@ -1049,6 +1056,22 @@ class RuntimeConfig(Section):
         description="Seconds for which a job tries again while its checkpoints cannot be read or "
         "written; then it ends, and --resume goes on from the last checkpoint.",
     )
+
+    @field_validator("checkpoints", mode="after")
+    @classmethod
+    def _is_storage(cls, value: str | None) -> str | None:
+        if value is not None:
+            _, separator, rest = value.partition("://")
+            if separator and ("@" in rest.partition("/")[0] or "?" in rest):
+                raise ValueError(
+                    "an address with a user, a password or a signature is refused; "
+                    "credentials come from the environment"
+                )
+            try:
+                require_address(value)
+            except StorageError as error:
+                raise ValueError(f"'{value}': {error.message}. {error.remedy}") from error
+        return value
 
     @property
     def ledger_kind(self) -> str:

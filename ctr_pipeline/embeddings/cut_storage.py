@@ -7,6 +7,7 @@ for that.
 
 import json
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +17,7 @@ from typing import IO
 from ctr_pipeline.embeddings.log_chain import cut_of
 from ctr_pipeline.errors import CheckpointError, StorageError
 from ctr_pipeline.storage.opening import open_storage
-from ctr_pipeline.storage.protocol import ObjectMissingError, Storage
+from ctr_pipeline.storage.protocol import ObjectExistsError, ObjectMissingError, Storage
 
 MARKER = "checkpoints-of.json"
 _MANIFEST = re.compile(r"cut-\d{6,}\.json")
@@ -47,9 +48,34 @@ class CutStorage:
         """Leaves the mark of a job that begins.
 
         Raises:
-            RunFolderError, StorageError: It cannot be written.
+            RunFolderError, StorageError: It cannot be written, or another job has begun here.
         """
-        self._storage.write(MARKER, json.dumps({"job": job}).encode())
+        mark = json.dumps({"job": job}).encode()
+        try:
+            self._storage.put_if_absent(MARKER, mark)
+        except ObjectExistsError as error:
+            if self._storage.read(MARKER) == mark:
+                return
+            raise StorageError(
+                "another job keeps its checkpoints here",
+                place=self.address,
+                remedy="Give each run its own 'output' and 'runtime.checkpoints'",
+            ) from error
+
+    def job(self) -> str | None:
+        """The job whose mark is here; None: no job has begun.
+
+        Raises:
+            CheckpointError: The mark is damaged.
+        """
+        try:
+            return str(json.loads(self._storage.read(MARKER))["job"])
+        except ObjectMissingError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                "does not say which job it is of", place=self.place_of(MARKER)
+            ) from error
 
     def is_there(self) -> bool:
         """Whether the storage is that of a job: it holds the job's mark, or files of cuts."""
@@ -105,6 +131,11 @@ class CutStorage:
             while block := file.read(_BLOCK_BYTES):
                 crc32 = zlib.crc32(block, crc32)
         return crc32
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copies a file to this disk; raises as `reading` does."""
+        with self.reading(name) as file, target.open("wb") as copy:
+            shutil.copyfileobj(file, copy, _BLOCK_BYTES)
 
     def creating(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """See `Storage.create`."""

@@ -50,7 +50,7 @@ class RunContext:
             resume: As the attribute.
             profile: As the attribute.
         """
-        run, times = RunFolder(loaded.config.run_folder), StageTimes(seconds_before)
+        run, times = RunFolder.of(loaded.config), StageTimes(seconds_before)
         return cls(loaded, run, LoggedProgress(progress), times, resume, profile)
 
     @property

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from ctr_pipeline.config.resolved import (
     with_paths,
 )
 from ctr_pipeline.embeddings.cut_storage import MARKER
-from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError
+from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError, StorageError
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.specs.section import IsPath, MayChange
 from ctr_pipeline.storage.opening import open_storage
@@ -56,9 +57,19 @@ _LEFTOVERS = (
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The places of one run folder."""
+    """The places of one run.
+
+    Attributes:
+        checkpoints_at: Address of its checkpoints; None: they lie in the folder.
+    """
 
     path: Path
+    checkpoints_at: str | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> "RunFolder":
+        """That of a config."""
+        return cls(config.run_folder, config.runtime.checkpoints)
 
     @property
     def config(self) -> Path:
@@ -102,18 +113,23 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Checkpoints of training."""
+        """Checkpoints of training; an empty folder where they lie at an address."""
         return self.path / "checkpoints"
 
     @property
+    def checkpoints_address(self) -> str:
+        """Where they lie: a folder from the root, or an address."""
+        return self.checkpoints_at or str(self.checkpoints.resolve())
+
+    @property
     def checkpoint_storage(self) -> Storage:
-        """The same, as what keeps them."""
-        return open_storage(str(self.checkpoints))
+        """What keeps them."""
+        return open_storage(self.checkpoints_at or str(self.checkpoints))
 
     @property
     def refit(self) -> "RunFolder":
         """The folder of the training on training and validation rows: checkpoints, events."""
-        return RunFolder(self.path / "refit")
+        return self._part("refit")
 
     @property
     def members(self) -> Path:
@@ -122,7 +138,11 @@ class RunFolder:
 
     def member(self, number: int) -> "RunFolder":
         """The folder of one model of an ensemble, counted from 0: checkpoints, history, events."""
-        return RunFolder(self.members / str(number))
+        return self._part(f"members/{number}")
+
+    def _part(self, name: str) -> "RunFolder":
+        at = self.checkpoints_at
+        return RunFolder(self.path / name, None if at is None else f"{at.rstrip('/')}/{name}")
 
     def trained_folders(self) -> list["RunFolder"]:
         """Those with checkpoints: this one, or those of an ensemble's models, in their order."""
@@ -322,14 +342,24 @@ class RunFolder:
         Raises:
             RunFolderError: It holds results, and they are neither to be resumed nor to be replaced;
                 or they are of another config, and the message names the keys that differ.
+            StorageError: The place of its checkpoints cannot be used, or holds something else.
         """
-        if not self._has_results() or (overwrite and not resume):
+        is_stored = self._has_stored()
+        if not (is_stored or self._has_results()) or (overwrite and not resume):
             return
         if resume:
-            self.require_same_model(
-                loaded, "cannot be resumed", "Set the keys back, or give --overwrite to start anew"
-            )
+            remedy = "Set the keys back, or give --overwrite to start anew"
+            self.require_same_model(loaded, "cannot be resumed", remedy)
+            if is_stored:
+                self._require_stored_model(loaded, "cannot be resumed", remedy)
             return
+        if is_stored and not self._has_results():
+            raise RunFolderError(
+                "holds the checkpoints of an earlier run",
+                place=self.checkpoints_at,
+                remedy="Give --resume to go on with it, --overwrite to replace it, or choose "
+                "another 'runtime.checkpoints'",
+            )
         self.require_same_model(
             loaded,
             "holds results of another config",
@@ -363,12 +393,39 @@ class RunFolder:
                 place=str(self.config),
                 remedy="Choose another 'output', or give --overwrite",
             ) from error
-        different = differing_keys(earlier, loaded.config)
-        if different:
-            verb = "differs" if len(different) == 1 else "differ"
-            raise RunFolderError(
-                f"{what}: {', '.join(different[:5])} {verb}", place=str(self.path), remedy=remedy
+        _require_same(earlier, loaded.config, what, place=str(self.path), remedy=remedy)
+
+    def _has_stored(self) -> bool:
+        """Whether checkpoints lie at an address.
+
+        Raises:
+            StorageError: Something else lies there, or it cannot be listed.
+        """
+        if self.checkpoints_at is None:
+            return False
+        found = [one.key for one in self.checkpoint_storage.list("")]
+        if found and RESOLVED_CONFIG not in found:
+            raise StorageError(
+                f"holds other objects, such as '{found[0]}', and no checkpoints of a run",
+                place=self.checkpoints_at,
+                remedy="Choose a 'runtime.checkpoints' that is new or empty",
             )
+        return bool(found)
+
+    def _require_stored_model(self, loaded: LoadedConfig, what: str, remedy: str) -> None:
+        """As `require_same_model`, of the config beside the checkpoints at an address."""
+        place = f"{self.checkpoints_at}/{RESOLVED_CONFIG}"
+        text = self.checkpoint_storage.read(RESOLVED_CONFIG)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, RESOLVED_CONFIG)
+            copy.write_bytes(text)
+            try:
+                earlier = load_config(copy).config
+            except CtrPipelineError as error:
+                raise StorageError(
+                    "the config of the checkpoints cannot be read", place=place, remedy=remedy
+                ) from error
+        _require_same(earlier, loaded.config, what, place=place, remedy=remedy)
 
     def keep_config(self, loaded: LoadedConfig, features: Path | None = None) -> None:
         """Writes the config with all defaults; from now on the folder is this config's.
@@ -379,7 +436,15 @@ class RunFolder:
         """
         decided = features or self.features
         known = load_features(decided) if decided.exists() else ()
-        durable.write_text(self.config, pinned_yaml(loaded.config, known))
+        text = pinned_yaml(loaded.config, known)
+        durable.write_text(self.config, text)
+        if self.checkpoints_at is not None:
+            self.checkpoint_storage.write(RESOLVED_CONFIG, text.encode())
+
+    def begin_training(self) -> None:
+        """Makes the folder of checkpoints, by which others see that training has begun."""
+        with durable.os_errors_explained(self.checkpoints):
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
 
     def _has_results(self) -> bool:
         return any((self.path / name).exists() for name in _LEFTOVERS)
@@ -393,6 +458,17 @@ class RunFolder:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+        self.discard_stored()
+
+    def discard_stored(self) -> None:
+        """Deletes checkpoints that lie at an address."""
+        if self.checkpoints_at is None:
+            return
+        storage = self.checkpoint_storage
+        keys = [one.key for one in storage.list("")]
+        storage.delete(key for key in keys if key != RESOLVED_CONFIG)
+        # Last, since what lies there is known by it.
+        storage.delete([RESOLVED_CONFIG])
 
 
 def find_run(named: Path) -> Path:
@@ -436,15 +512,15 @@ def require_mode(run: RunFolder, *, has_members: bool) -> None:
         RunFolderError: The one before was not, or was where this one is not.
         CtrPipelineError: Its config cannot be read.
     """
-    of_job = (run.job / "spec.json").exists()
-    has_checkpoints = run.checkpoints.is_dir() and any(
-        entry.name != MARKER for entry in run.checkpoints.iterdir()
-    )
-    if has_checkpoints and of_job != has_members:
-        mode = load_config(run.config).config.runtime.mode
+    keys = {one.key for one in run.checkpoint_storage.list("")} - {RESOLVED_CONFIG}
+    of_job = MARKER in keys or (run.job / "spec.json").exists()
+    if keys - {MARKER} and of_job != has_members:
+        mode = "processes" if of_job else "local"
+        if run.config.exists():
+            mode = load_config(run.config).config.runtime.mode
         raise RunFolderError(
             f"was trained with runtime.mode: {mode}",
-            place=str(run.path),
+            place=run.checkpoints_at or str(run.path),
             remedy=f"Resume with --set runtime.mode={mode}, or give --overwrite to start anew",
         )
 
@@ -473,6 +549,15 @@ def differing_keys(earlier: Config, later: Config) -> list[str]:
     different: list[str] = []
     _compare(earlier.model_dump(mode="json"), later.model_dump(mode="json"), "", different)
     return different
+
+
+def _require_same(earlier: Config, later: Config, what: str, *, place: str, remedy: str) -> None:
+    different = differing_keys(earlier, later)
+    if different:
+        verb = "differs" if len(different) == 1 else "differ"
+        raise RunFolderError(
+            f"{what}: {', '.join(different[:5])} {verb}", place=place, remedy=remedy
+        )
 
 
 def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:

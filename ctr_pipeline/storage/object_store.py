@@ -329,7 +329,9 @@ class ObjectStore:
             )
         if isinstance(error, FileNotFoundError):
             return ObjectMissingError("is not there", place=place)
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        refusals = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
+        # A list that is refused comes as any other error.
+        if isinstance(error, refusals) or status in {401, 403}:
             return StorageDeniedError(
                 f"the store refuses it ({_first_line(error)})",
                 place=place,

@@ -40,9 +40,18 @@ def open_storage(address: str) -> Storage:
     Raises:
         StorageError: No storage has the scheme, or the environment lacks what it needs.
     """
+    return STORAGES[require_address(address)](address)
+
+
+def require_address(address: str) -> str:
+    """The scheme of an address, `file` of a path; nothing is opened.
+
+    Raises:
+        StorageError: No storage has the scheme, or the address names no place in it.
+    """
     scheme, separator, rest = address.partition("://")
     if not separator:
-        return LocalDisk(address)
+        scheme, rest = "file", address
     if scheme not in STORAGES:
         near = difflib.get_close_matches(scheme.lower(), STORAGES, n=1, cutoff=0.5)
         raise StorageError(
@@ -56,4 +65,4 @@ def open_storage(address: str) -> Storage:
         raise StorageError(
             "names no place", place=address, remedy=f"Write {scheme}://, then where it is"
         )
-    return STORAGES[scheme](address)
+    return scheme

@@ -177,6 +177,7 @@ KEYS = {
     "runtime.mode": ("processes", "cluster"),
     "runtime.threads": (2, 0),
     "runtime.memory_limit_gb": (0.5, 0),
+    "runtime.checkpoints": ("s3://bucket/runs/clicks", "s4://bucket"),
     "runtime.parameter_servers": (2, 0),
     "runtime.workers.min": (2, 0),
     "runtime.workers.max": (4, 0),

@@ -66,6 +66,13 @@ def test_credentials_of_etcd_are_refused_and_not_repeated():
     assert "geheim" not in str(found)
 
 
+@pytest.mark.parametrize("address", ["s3://me:geheim@bucket/a", "s3://bucket/a?key=geheim"])
+def test_credentials_of_a_store_are_refused_and_not_repeated(address):
+    found = problems({"checkpoints": address})
+    assert "credentials come from the environment" in found["runtime.checkpoints"]
+    assert "geheim" not in str(found)
+
+
 def test_all_contradictions_are_told_at_once():
     found = problems(
         {

@@ -1,4 +1,6 @@
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +9,9 @@ import pytest
 import yaml
 
 from ctr_pipeline.config.loader import config_from_mapping, load_config
-from ctr_pipeline.errors import FolderInUseError, RunFolderError
-from ctr_pipeline.pipeline.run_folder import RUN_LOCK, RunFolder, differing_keys
+from ctr_pipeline.embeddings.cut_storage import CutStorage
+from ctr_pipeline.errors import ConfigError, FolderInUseError, RunFolderError, StorageError
+from ctr_pipeline.pipeline.run_folder import RUN_LOCK, RunFolder, differing_keys, require_mode
 from ctr_pipeline.pipeline.trained_run import logged
 
 SETTINGS = {
@@ -277,6 +280,87 @@ def test_keys_that_no_trained_model_depends_on_may_change(used, override):
 def test_keys_that_it_depends_on_may_not(used, override):
     with pytest.raises(RunFolderError, match=override.partition("=")[0].replace(".", r"\.")):
         claim(used, override, resume=True)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A run whose checkpoints lie at an address, on a machine that has no folder of it any more."""
+    address = str(tmp_path / "store")
+    run = RunFolder.of(loaded(f"output={tmp_path / 'out'}", at(address)).config)
+    with run.locked():
+        run.keep_config(loaded(at(address)))
+    run.checkpoint_storage.write("parts/rows", b"x")
+    shutil.rmtree(run.path)
+    return run
+
+
+def at(address):
+    return f"runtime.checkpoints={address}"
+
+
+def test_checkpoints_at_an_address_are_those_of_each_part_of_a_run(tmp_path):
+    run = RunFolder(tmp_path, "s3://bucket/runs/")
+    assert run.checkpoint_storage.address == "s3://bucket/runs"
+    assert run.refit.checkpoint_storage.address == "s3://bucket/runs/refit"
+    assert run.member(1).refit.checkpoints_address == "s3://bucket/runs/members/1/refit"
+
+
+def test_stored_checkpoints_are_not_replaced_unasked(stored):
+    with pytest.raises(RunFolderError, match="holds the checkpoints of an earlier run") as caught:
+        claim(stored)
+    assert caught.value.place == stored.checkpoints_at
+    assert "--resume" in caught.value.remedy
+
+
+def test_stored_checkpoints_are_resumed_by_the_same_config_alone(stored):
+    claim(stored, at(stored.checkpoints_at), "train.epochs=9", resume=True)
+    with pytest.raises(RunFolderError, match=r"cannot be resumed: model.embedding_dim differs"):
+        claim(stored, at(stored.checkpoints_at), "model.embedding_dim=5", resume=True)
+
+
+def test_stored_checkpoints_of_a_config_that_cannot_be_read_are_refused(stored):
+    stored.checkpoint_storage.write("config.resolved.yaml", b"train: [")
+    with pytest.raises(StorageError, match=r"config.resolved.yaml: the config of the checkpoints"):
+        claim(stored, resume=True)
+
+
+def test_a_place_of_other_objects_is_refused_and_untouched(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "photo.jpg").write_bytes(b"x")
+    run = RunFolder(tmp_path / "out", str(tmp_path / "store"))
+    for options in ({}, {"resume": True}, {"overwrite": True}):
+        with pytest.raises(StorageError, match=r"holds other objects, such as 'photo.jpg'"):
+            claim(run, **options)
+    assert (tmp_path / "store" / "photo.jpg").exists()
+
+
+def test_overwriting_discards_stored_checkpoints(stored):
+    claim(stored, overwrite=True)
+    assert stored.checkpoint_storage.list("")
+    with stored.locked():
+        stored.discard_results()
+    assert not stored.checkpoint_storage.list("")
+
+
+@pytest.mark.parametrize("has_members", [True, False])
+def test_stored_checkpoints_of_the_other_mode_are_refused(stored, has_members):
+    if not has_members:
+        CutStorage(stored.checkpoint_storage).begin("job-1")
+    with pytest.raises(RunFolderError, match=r"was trained with runtime.mode"):
+        require_mode(stored, has_members=has_members)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("s4://bucket/a", "'s4://' is no storage of runs. Did you mean 's3://'?"),
+        ("s3://", "names no place"),
+    ],
+)
+def test_an_address_of_checkpoints_that_is_none_is_refused(address, message):
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        loaded(at(address))
+    assert "runtime.checkpoints" in str(caught.value)
 
 
 def test_overwrite_touches_nothing_before_there_is_something_better(used):

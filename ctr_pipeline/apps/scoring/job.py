@@ -27,6 +27,7 @@ from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cut_file_name
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.job.following import follow_job
 from ctr_pipeline.pipeline.job.launchers import launch, needs_tls
@@ -123,8 +124,8 @@ def _keep_cut(
         folder.checkpoints.mkdir(parents=True)
         try:
             for name in (*names, cut_file_name(manifest.facts.cut)):
-                durable.link_or_copy(run.checkpoints / name, folder.checkpoints / name)
-        except FileNotFoundError:
+                _keep_file(run, name, folder.checkpoints / name)
+        except (FileNotFoundError, CheckpointError):
             # Training went on meanwhile, and deleted this one.
             shutil.rmtree(folder.checkpoints)
             cut = find_another()
@@ -132,9 +133,17 @@ def _keep_cut(
             return manifest
     raise CheckpointError(
         "no checkpoint stays long enough to be used",
-        place=str(run.checkpoints),
+        place=run.checkpoints_address,
         remedy="Wait until training is over, or raise train.keep_checkpoints",
     )
+
+
+def _keep_file(run: RunFolder, name: str, target: Path) -> None:
+    """Links a file of the run's checkpoints, or copies it from where they lie."""
+    if run.checkpoints_at is None:
+        durable.link_or_copy(run.checkpoints / name, target)
+    else:
+        CutStorage(run.checkpoint_storage).fetch(name, target)
 
 
 def _prepare(
@@ -165,7 +174,8 @@ def _prepare(
             spec,
             splits=tuple(shapes),
             num_parameter_servers=min(runtime.parameter_servers, spec.num_partitions),
-            checkpoints_folder=str(folder.checkpoints.resolve()),
+            checkpoints_folder=folder.checkpoints_address,
+            spill_folder=folder.checkpoints_address,
             scores_cut=cut.facts.cut,
         ),
     )

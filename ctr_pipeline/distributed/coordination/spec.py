@@ -71,12 +71,13 @@ class JobSpec:
         splits: Encoded rows.
         course: In what order and for how long it is trained.
         rows: Which ids have rows, for how long, and where they lie.
-        checkpoints_folder: Where the row log and the manifests lie.
+        checkpoints_folder: Where the row log and the manifests lie: a folder, or an address.
         scores_cut: The cut that the job scores its splits with, and does nothing else; 0: it
             trains.
         slot_tables: Table of each column of ids; empty if column f is of table f.
         earlier_steps: Batches that the parameters of the first cut were trained with, in runs
             before; 0: the job begins with initial values.
+        spill_folder: Where servers put rows beyond their memory; empty: in checkpoints_folder.
     """
 
     job: str
@@ -99,6 +100,7 @@ class JobSpec:
     scores_cut: int = 0
     slot_tables: tuple[int, ...] = ()
     earlier_steps: int = 0
+    spill_folder: str = ""
 
     def split(self, name: str) -> EncodedSplit | None:
         """The split of that name, if there is one."""

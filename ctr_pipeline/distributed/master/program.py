@@ -129,7 +129,7 @@ class Master:
         stack: ExitStack,
     ) -> JobExecutor:
         spec = self._spec
-        cuts = Cuts(CutStorage.at(self._run_folder / spec.checkpoints_folder), spec.job)
+        cuts = Cuts(CutStorage.at(spec.checkpoints_folder), spec.job)
         job = await_storage(
             lambda: begin_job(
                 self._settings,

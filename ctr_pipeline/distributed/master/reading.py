@@ -35,7 +35,7 @@ def read_status(run_folder: Path) -> JobView:
     settings = plan_job(spec, config.runtime, scores_folder=run_folder / "scores", launched=True)
     job = Job.from_ledger(settings, records_of_job(records), 0.0)
     status = job.status()
-    cuts = Cuts(CutStorage.at(run_folder / spec.checkpoints_folder), spec.job)
+    cuts = Cuts(CutStorage.at(spec.checkpoints_folder), spec.job)
     train = spec.split("train")
     return view_job(
         status,

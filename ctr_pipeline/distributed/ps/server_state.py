@@ -478,7 +478,9 @@ def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
         admit_after=spec.rows.admit_after,
         memory_limit=None
         if spec.rows.memory_limit_bytes is None
-        else MemoryLimit(spec.rows.memory_limit_bytes, Path(spec.checkpoints_folder)),
+        else MemoryLimit(
+            spec.rows.memory_limit_bytes, Path(spec.spill_folder or spec.checkpoints_folder)
+        ),
     )
     if spec.counts_file:
         # Mapped, and looked up only for rows made here: no server reads all counts into memory.

@@ -17,6 +17,7 @@ from ctr_pipeline.distributed.coordination.spec import (
     UpdateRule,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.model.embedding_rows import segment_specs, table_specs
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
@@ -65,7 +66,8 @@ def prepare_spec(
         ),
         course=config.train.part(TrainingCourse),
         rows=config.train.embeddings.part(RowLifecycle),
-        checkpoints_folder=str(run.checkpoints.resolve()),
+        checkpoints_folder=run.checkpoints_address,
+        spill_folder=str(run.checkpoints.resolve()),
         earlier_steps=earlier_steps,
     )
 
@@ -80,6 +82,10 @@ def continue_spec(fresh: JobSpec, run: RunFolder) -> JobSpec:
     Raises:
         CtrPipelineError: There is no job to resume, or it is of another model or of other rows.
     """
+    if not (run.job / "spec.json").exists():
+        # On another machine its cuts are all there is of the job; the master compares them with the
+        # spec.
+        return replace(fresh, job=CutStorage(run.checkpoint_storage).job() or fresh.job)
     earlier = load_spec(run.job)
     if earlier.config_fingerprint != fresh.config_fingerprint:
         raise RunFolderError(

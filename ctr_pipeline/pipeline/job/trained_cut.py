@@ -104,7 +104,7 @@ def find_newest_cut(run: RunFolder, progress: Progress) -> TrainedCut:
         return TrainedCut(manifest, state, plan)
     raise CheckpointError(
         "no checkpoint is whole",
-        place=str(run.checkpoints),
+        place=run.checkpoints_address,
         remedy="Wait for the next one, if the model still trains",
     )
 

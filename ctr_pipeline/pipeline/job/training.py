@@ -95,8 +95,9 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     loaded, run, resume = context.loaded, context.run, context.resume
     if resume:
         require_mode(run, has_members=True)
-    resume = resume and (run.job / "spec.json").exists()
-    if resume:
+    has_spec = (run.job / "spec.json").exists()
+    resume = resume and (has_spec or CutStorage(run.checkpoint_storage).job() is not None)
+    if resume and has_spec:
         # Before the config in the folder is replaced.
         require_same_partitions(loaded.config, run)
     # A master would wait where nobody sees it.
@@ -106,6 +107,7 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     if not resume:
         run.discard_results()
     run.keep_config(loaded)
+    run.begin_training()
     access = Access.create(run.job, tls=tls, insecure=insecure)
     # Of a master that is gone.
     (run.job / "endpoint.json").unlink(missing_ok=True)

@@ -52,7 +52,7 @@ def open_trained(
         return open_trained_cut(loaded, run, progress, on_disk=on_disk)
     configs = member_configs(loaded.config)
     folders = [run.member(number) for number in range(len(configs))] or [run]
-    if not loaded.config.train.refit and any(one.refit.checkpoints.exists() for one in folders):
+    if not loaded.config.train.refit and any(one.refit.path.exists() for one in folders):
         progress.log("train.refit is false: using the model that has not seen the validation rows")
     models = [
         _open(config, run, folder, progress, on_disk)

@@ -75,3 +75,4 @@ def discard_refit(folder: RunFolder) -> None:
             path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
         path.mkdir(parents=True)
+    folder.refit.discard_stored()

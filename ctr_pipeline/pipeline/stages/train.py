@@ -196,7 +196,7 @@ def _choose(
             _begin(loaded, trainer, parameters, job)
         if folder in (run, run.member(0)):
             job.claim()
-        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.begin_training()
         trainer.state.rows_fingerprint = encoding.fingerprint
         trainer.state.plan_fingerprint = encoding.plan.fingerprint()
         state = trainer.fit()

@@ -33,6 +33,7 @@ from ctr_pipeline.pipeline.stages.feature_file import load_features, save_featur
 from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import PLAN_FILE, PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.storage.protocol import Storage
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.history import load_history
 from ctr_pipeline.training.stopping import decide_stop
@@ -90,11 +91,12 @@ class EarlierCheckpoint:
         step: Its steps.
         epoch: Epochs that it has finished.
         earlier_steps: Steps of the runs that it went on from.
+        storage: What keeps it.
         content: A checkpoint of one process, or a cut of several.
     """
 
     config: Config
-    folder: Path
+    storage: Storage
     step: int
     epoch: int
     earlier_steps: int
@@ -150,8 +152,8 @@ def reopen(record: WarmStartRecord, progress: Progress) -> "EarlierCheckpoint":
     Raises:
         CheckpointError: The earlier run has changed since, or its checkpoint is gone.
     """
-    earlier = RunFolder(Path(record.run))
-    config = load_config(earlier.config).config
+    config = load_config(RunFolder(Path(record.run)).config).config
+    earlier = RunFolder.of(config)
     found = _find_checkpoint(earlier, config, record.checkpoint, progress)
     if (found.step, found.plan_fingerprint) != (record.step, record.plan_fingerprint):
         raise CheckpointError(
@@ -248,6 +250,7 @@ def _take_over(
         message = f"'{wanted.run}' holds no run" if is_folder else f"there is no '{wanted.run}'"
         raise ConfigError([loaded.problem_at(KEY, message)])
     config = _require_same_model(loaded, earlier, wanted.run)
+    earlier = RunFolder.of(config)
     found = _find_checkpoint(earlier, config, wanted.checkpoint, progress)
     plan = load_plan(earlier.preprocessing)
     if found.plan_fingerprint != plan.fingerprint():
@@ -334,7 +337,7 @@ def _find_checkpoint(
     state = found.state
     return EarlierCheckpoint(
         config=config,
-        folder=earlier.checkpoints,
+        storage=earlier.checkpoint_storage,
         step=found.step,
         epoch=state["position"]["epoch"]
         if config.train.refit
@@ -372,7 +375,7 @@ def _find_cut(
         )
     return EarlierCheckpoint(
         config=config,
-        folder=earlier.checkpoints,
+        storage=earlier.checkpoint_storage,
         step=found.facts.step,
         epoch=_epochs_until(found.facts.step, [vars(record) for record in history]),
         earlier_steps=spec.earlier_steps,

@@ -55,7 +55,7 @@ def load_earlier(
     else:
         from ctr_pipeline.pipeline.job.cut_files import restore_cut
 
-        restore_cut(parameters, CutStorage.at(found.folder), found.content)
+        restore_cut(parameters, CutStorage(found.storage), found.content)
     return parameters
 
 
