@@ -23,7 +23,7 @@ def predict(
             "-o",
             metavar="PLACE",
             help="Where to write: a file or an address such as s3://bucket/scores.parquet, Parquet "
-            "or CSV by its ending; or a table, duckdb://shop.duckdb/scores.",
+            "or CSV by its ending; or a table, duckdb://shop.duckdb/scores or odps://project/scores/ds=20240101.",
         ),
     ],
     keep: Annotated[

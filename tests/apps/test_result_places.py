@@ -5,13 +5,24 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from maxcompute_service import Fault, running_service
 
 from ctr_pipeline.apps.results.place import open_place
+from ctr_pipeline.dataset.formats.maxcompute import client
+from ctr_pipeline.dataset.formats.maxcompute.client import connect
+from ctr_pipeline.dataset.formats.maxcompute.table import parse_address
 from ctr_pipeline.errors import CtrPipelineError, DataError, RunFolderError
 from ctr_pipeline.storage.opening import STORAGES
 
 SCHEMA = pa.schema([("user", pa.string()), ("probability", pa.float32())])
-ADDRESSES = ("scores.parquet", "scores.csv", "s3://bucket/scores.parquet", "duckdb://a.db/scores")
+MAXCOMPUTE = "odps://ads/scores/ds=1"
+ADDRESSES = (
+    MAXCOMPUTE,
+    "scores.parquet",
+    "scores.csv",
+    "s3://bucket/scores.parquet",
+    "duckdb://a.db/scores",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +35,28 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def service():
+    with running_service() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def tables(request, monkeypatch):
+    """Tables in MaxCompute, for the tests that name one."""
+    if "odps://" not in request.node.name:
+        yield None
+        return
+    service = request.getfixturevalue("service")
+    for name, value in service.environment().items():
+        monkeypatch.setenv(name, value)
+    service.add_partitions("scores", "ds", {"0": SCHEMA.empty_table()})
+    service.add_table("plain", pa.Table.from_batches([rows("first")]))
+    service.add_table("items", pa.table({"item": [1]}))
+    service.add_table("view", SCHEMA.empty_table(), is_view=True)
+    yield service
+
+
 def rows(*users, chance=0.5):
     arrays = [pa.array(users, pa.string()), pa.array([chance] * len(users), pa.float32())]
     return pa.record_batch(arrays, schema=SCHEMA)
@@ -32,13 +65,17 @@ def rows(*users, chance=0.5):
 def found(address):
     """What is there, in its order; None if nothing is."""
     try:
+        if address == MAXCOMPUTE:
+            table = connect().open_table(parse_address(address, ""))
+            batches = connect().read_range(table, 0, table.num_rows, None, address)
+            return [user for batch in batches for user in batch["user"].to_pylist()]
         if address.startswith("duckdb:"):
             with duckdb.connect("a.db", read_only=True) as connection:
                 query = connection.execute('SELECT "user" FROM scores')
                 return [user for (user,) in query.fetchall()]
         path = address.replace("s3://bucket", "store")
         table = pq.read_table(path) if path.endswith("parquet") else pa_csv.read_csv(path)
-    except (OSError, duckdb.Error):
+    except (OSError, duckdb.Error, DataError):
         return None
     return table["user"].to_pylist()
 
@@ -53,7 +90,7 @@ def write(address, *batches, overwrite=False, **keywords):
 def test_results_come_back_in_their_order_and_are_replaced_not_doubled(address):
     write(address, rows("b", "a"), rows("c"))
     assert found(address) == ["b", "a", "c"]
-    with pytest.raises(RunFolderError, match="exists already"):
+    with pytest.raises(RunFolderError, match="already"):
         write(address, rows("d"))
     assert found(address) == ["b", "a", "c"]
     for _ in range(2):
@@ -85,7 +122,7 @@ def test_no_rows_are_results_as_well(address):
     assert found(address) == []
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/scores.parquet", "duckdb://a.db/scores"])
+@pytest.mark.parametrize("address", [one for one in ADDRESSES if "://" in one])
 @pytest.mark.parametrize("use", ["reads", "spares"])
 def test_data_is_no_place_for_results(address, use):
     write(address, rows("old"))
@@ -102,6 +139,14 @@ def test_data_is_no_place_for_results(address, use):
         ("s3://bucket/my scores.csv", "no name of an object"),
         ("s4://bucket/scores.csv", "Did you mean 's3://'"),
         ("hdfs://name/scores.csv", "cannot be written to 'hdfs://'"),
+        (
+            "odps://ads/items",
+            "other columns. Name a table with the columns user STRING",
+        ),
+        ("odps://ads/view", "is a view"),
+        ("odps://ads/absent", "no such table"),
+        ("odps://ads/scores", "partitioned by ds"),
+        ("odps://ads", "does not name a table"),
         ("duckdb://a.db", "names no table"),
         ("duckdb://absent/a.db/scores", "folder does not exist"),
         ("duckdb://text.db/scores", "does not take the results"),
@@ -140,3 +185,24 @@ def test_a_database_that_another_process_writes_is_named(here):
             write("duckdb://a.db/scores", rows("a"))
         other.communicate(b"\n")
     write("duckdb://a.db/scores", rows("a"))
+
+
+@pytest.mark.parametrize("table", ["odps://ads/plain"])
+def test_a_table_of_maxcompute_without_partitions_is_replaced(table):
+    with pytest.raises(RunFolderError, match="has rows already"):
+        write(table, rows("second"))
+    write(table, rows("second"), overwrite=True)
+    download = connect().open_table(parse_address(table, ""))
+    (batch,) = connect().read_range(download, 0, download.num_rows, None, table)
+    assert batch.to_pydict() == {"user": ["second"], "probability": [0.5]}
+
+
+@pytest.mark.parametrize("table", [MAXCOMPUTE])
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_service_that_fails_for_a_moment_gets_every_row_once(table, status, tables, monkeypatch):
+    monkeypatch.setattr(client, "RETRY_SECONDS", (0.01, 0.01))
+    tables.faults.append(Fault("PUT .*blockid=0", status))
+    write(table, rows("a"), rows("b"))
+    assert found(table) == ["a", "b"]
+    assert [fault.times for fault in tables.faults] == [0]
+    tables.faults.clear()

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +75,14 @@ class _Table:
 
 
 @dataclass
+class _Upload:
+    table: str
+    partition: str | None
+    overwrites: bool
+    blocks: dict[int, pa.Table] = field(default_factory=dict)
+
+
+@dataclass
 class _Instance:
     failure: str | None = None
     result: pa.Table | None = None
@@ -113,6 +121,7 @@ class MaxComputeService:
         self.modified: dict[str, int] = {}
         self.instances: dict[str, _Instance] = {}
         self.sessions: dict[str, pa.Table] = {}
+        self.uploads: dict[str, _Upload] = {}
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self.address = f"127.0.0.1:{self.server.server_address[1]}"
@@ -239,6 +248,63 @@ class MaxComputeService:
             self.sessions[session] = rows
         return self.describe_session(session)
 
+    def open_upload(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
+        table, partition = self.table(name), query.get("partition")
+        if table.is_view or bool(table.partition_columns) != (partition is not None):
+            raise _Refusal(400, "InvalidPartitionSpec", "The specified partition spec is not valid")
+        if partition is not None and "create_partition" not in query:
+            self.partition_values(table, partition)
+        upload = uuid.uuid4().hex
+        self.uploads[upload] = _Upload(name, partition, "overwrite" in query)
+        return self.describe_upload(upload)
+
+    def describe_upload(self, upload: str, status: str = "NORMAL") -> dict[str, Any]:
+        session = self.uploads[upload]
+        columns = [
+            {"name": f.name, "type": _type_name(f.type)} for f in self.tables[session.table].columns
+        ]
+        return {
+            "UploadID": upload,
+            "Status": status,
+            "UploadedBlockList": [{"BlockID": block} for block in session.blocks],
+            "Schema": {"columns": columns, "partitionKeys": []},
+        }
+
+    def take_block(self, name: str, query: Mapping[str, str], body: bytes) -> None:
+        rows = _unframed(body, self.table(name).columns)
+        self.uploads[query["uploadid"]].blocks[int(query["blockid"])] = rows
+
+    def commit(self, upload: str) -> dict[str, Any]:
+        with self.lock:
+            session = self.uploads[upload]
+            table, name = self.tables[session.table], session.table
+            blocks = [rows for _, rows in sorted(session.blocks.items())]
+            rows = pa.concat_tables([table.columns.empty_table(), *blocks])
+            condition, values = "TRUE", ()
+            if session.partition is not None:
+                pairs = [
+                    part.split("=", 1) for part in session.partition.replace("'", "").split(",")
+                ]
+                values = tuple(value for _, value in pairs)
+                for key, value in pairs:
+                    rows = rows.append_column(key, pa.array([value] * len(rows), pa.string()))
+                condition = " AND ".join(f'"{key}" = ?' for key, _ in pairs)
+                found = dict.fromkeys([*table.partitions, values])
+                self.tables[name] = replace(table, partitions=tuple(found))
+            self.database.register("incoming", rows)
+            if session.overwrites:
+                self.database.execute(f'DELETE FROM {PROJECT}."{name}" WHERE {condition}', values)
+            self.database.execute(f'INSERT INTO {PROJECT}."{name}" FROM incoming')
+            self.database.unregister("incoming")
+            self.modified[name] += 1
+            return self.describe_upload(upload, "CLOSED")
+
+    def size_bytes(self, name: str, partition: str | None) -> int:
+        table = self.table(name)
+        if table.is_view or (table.partition_columns and partition is None):
+            return 4096
+        return 4096 if len(self.rows_of(name, partition)) else 0
+
     def describe_session(self, session: str) -> dict[str, Any]:
         rows = self.sessions[session]
         columns = [{"name": f.name, "type": _type_name(f.type)} for f in rows.schema]
@@ -316,6 +382,27 @@ def _framed(rows: pa.Table) -> bytes:
     return b"".join(out)
 
 
+def _unframed(body: bytes, columns: pa.Schema) -> pa.Table:
+    """Rows of a block as the tunnel takes them; refused if a checksum is wrong."""
+    (size,) = struct.unpack_from("!I", body)
+    content, at, whole = b"", 4, Checksum()
+    while at < len(body):
+        chunk = body[at : min(at + size, len(body) - 4)]
+        at += len(chunk) + 4
+        (given,) = struct.unpack_from("!I", body, at - 4)
+        whole.update(chunk)
+        own = Checksum()
+        own.update(chunk)
+        if given != (own if len(chunk) == size else whole).getvalue() & 0xFFFFFFFF:
+            raise _Refusal(400, "ChecksumMismatch", "The checksum of a chunk is wrong")
+        content += chunk
+    reader = pa.BufferReader(content)
+    batches = []
+    while reader.tell() < len(content):
+        batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), columns))
+    return pa.Table.from_batches(batches, columns)
+
+
 def _handler_of(service: MaxComputeService) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -333,8 +420,7 @@ def _handler_of(service: MaxComputeService) -> type[BaseHTTPRequestHandler]:
             self._answer()
 
         def _answer(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length)
+            body = self._body()
             fault = service.fault_for(f"{self.command} {self.path}")
             try:
                 if fault is not None and fault.status:
@@ -349,6 +435,16 @@ def _handler_of(service: MaxComputeService) -> type[BaseHTTPRequestHandler]:
                     "<RequestId>5AB6A15D</RequestId><HostId>http://service.test</HostId></Error>"
                 )
                 self._send(refusal.status, {}, text.encode())
+
+        def _body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return body
 
         def _send(
             self, status: int, headers: Mapping[str, str], content: bytes, *, cut: bool = False
@@ -407,7 +503,7 @@ def _handler_of(service: MaxComputeService) -> type[BaseHTTPRequestHandler]:
                 case [method, "instances", name]:
                     return self._instance(method, name, query)
                 case [method, "tables", name]:
-                    return self._table(method, name, query)
+                    return self._table(method, name, query, body)
             raise _Refusal(404, "NoSuchPath", f"{self.command} {url.path} is not served")
 
         def _instance(
@@ -425,11 +521,20 @@ def _handler_of(service: MaxComputeService) -> type[BaseHTTPRequestHandler]:
             return 200, {"x-odps-owner": "me"}, _instance_xml(instance, query).encode()
 
         def _table(
-            self, method: str, name: str, query: Mapping[str, str]
+            self, method: str, name: str, query: Mapping[str, str], body: bytes
         ) -> tuple[int, dict[str, str], bytes]:
             if method == "POST" and "downloads" in query:
                 rows = service.rows_of(name, query.get("partition"))
                 return 200, {}, json.dumps(service.open_session(rows)).encode()
+            if method == "POST" and "uploads" in query:
+                return 200, {}, json.dumps(service.open_upload(name, query)).encode()
+            if method == "PUT" and "uploadid" in query:
+                service.take_block(name, query, body)
+                return 200, {}, b""
+            if "uploadid" in query:
+                upload = query["uploadid"]
+                done = service.commit(upload) if method == "POST" else None
+                return 200, {}, json.dumps(done or service.describe_upload(upload)).encode()
             if "data" in query:
                 return 200, {}, _framed(service.session_rows(query))
             if "downloadid" in query:
@@ -476,7 +581,10 @@ def _table_xml(service: MaxComputeService, name: str, query: Mapping[str, str]) 
     }
     if "partition" in query and "partitions" not in query:
         service.partition_values(table, query["partition"])
-        facts |= {"partitionSize": 4096, "partitionRecordNum": -1}
+        facts |= {
+            "partitionSize": service.size_bytes(name, query["partition"]),
+            "partitionRecordNum": -1,
+        }
         return (
             f'<?xml version="1.0"?><Partition><Schema>{escape(json.dumps(facts))}</Schema>'
             "</Partition>"
@@ -499,7 +607,7 @@ def _table_xml(service: MaxComputeService, name: str, query: Mapping[str, str]) 
         ],
         "partitionKeys": [{"name": key, "type": "string"} for key in table.partition_columns],
         "isVirtualView": table.is_view,
-        "size": 4096,
+        "size": service.size_bytes(name, None),
         "recordNum": -1,
     }
     stamp = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(service.modified[name]))

@@ -57,6 +57,7 @@ RESULT_PLACES: Mapping[str, str] = {
     "s3": _STORED_OBJECT,
     "gs": _STORED_OBJECT,
     "az": _STORED_OBJECT,
+    "odps": "ctr_pipeline.apps.results.maxcompute_table:MaxComputePlace",
     "duckdb": "ctr_pipeline.apps.results.duckdb_table:DuckDbPlace",
 }
 """The class of each scheme of addresses; a path has none."""
@@ -66,7 +67,8 @@ def open_place(output: str) -> ResultPlace:
     """The place that an address or a path names; nothing is read or written yet.
 
     Args:
-        output: `scores.parquet`, `s3://bucket/scores.parquet`, `duckdb://shop.duckdb/scores`.
+        output: `scores.parquet`, `s3://bucket/scores.parquet`, `duckdb://shop.duckdb/scores`,
+            `odps://project/scores/ds=20240101`.
 
     Raises:
         DataError: It names no place for results.

@@ -7,9 +7,9 @@ are kept out of every message: what the service says is shown without them.
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,12 +86,17 @@ class MaxComputeClient:
         place = f"project {self.entry.project}"
         self._explained(lambda: self._retried(self.entry.get_project().reload), place)
 
-    def describe(self, address: TableAddress) -> TableFacts:
+    def describe(self, address: TableAddress, *, may_lack_partition: bool = False) -> TableFacts:
         """Looks a table or partition up.
+
+        Args:
+            address: The table.
+            may_lack_partition: A partition that is not there is one without rows.
 
         Raises:
             DataError: It is not there, must be named with its partition, or may not be read.
         """
+        from odps.errors import NoSuchPartition
 
         def load() -> TableFacts:
             table = self.entry.get_table(address.table, project=address.project)
@@ -102,7 +107,12 @@ class MaxComputeClient:
             part = table
             if address.partition:
                 part = table.get_partition(_spec(address))
-                part.reload()
+                try:
+                    part.reload()
+                except NoSuchPartition:
+                    if not may_lack_partition:
+                        raise
+                    return TableFacts(schema, is_view=False, size_bytes=0, version="")
             return TableFacts(
                 schema,
                 bool(table.is_virtual_view),
@@ -178,6 +188,40 @@ class MaxComputeClient:
             return Download(int(session.count), session)
 
         return self._explained(lambda: self._retried(open_), f"table {address}")
+
+    def replace_rows(self, address: TableAddress, batches: Iterable[pa.RecordBatch]) -> None:
+        """Puts rows in place of those of a table or partition, by one commit at the end.
+
+        Args:
+            address: The table; a partition is made where it is absent.
+            batches: Columns of the table's names; what they raise is raised, and nothing changes.
+
+        Raises:
+            DataError: The rows cannot be written.
+        """
+        partition = _spec(address) if address.partition else None
+        place = f"table {address}"
+
+        def open_() -> Any:
+            table = self.entry.get_table(address.table, project=address.project)
+            return self._table_tunnel.create_upload_session(
+                table,
+                partition_spec=partition,
+                create_partition=partition is not None,
+                overwrite=True,
+            )
+
+        session = self._explained(lambda: self._retried(open_), place)
+        # It keeps a block in memory until the service has it, and repeats what fails.
+        writer = session.open_arrow_writer()
+
+        def finish() -> None:
+            writer.close()
+            session.commit(writer.get_blocks_written())
+
+        for batch in batches:
+            self._explained(partial(writer.write, batch), place)
+        self._explained(finish, place)
 
     def open_result(self, instance: Any) -> Download:
         """A download session of a query's result, without a limit on rows.
