@@ -25,6 +25,7 @@ class Panel(StrEnum):
     STAGES = "Single stages (same config, same run folder)"
     JOB = "Jobs of several processes"
     MEMBERS = "Members of a job ('ctrpipe run' starts them)"
+    CLUSTER = "Jobs on Kubernetes"
     ELASTIC = "Elastic runs of any TensorFlow script"
     MACHINE = "Runs and environment"
 

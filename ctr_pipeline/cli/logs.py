@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ctr_pipeline.cli.cluster_jobs import names_cluster_job
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import Run
 from ctr_pipeline.cli.session import CommandSession
@@ -15,7 +16,10 @@ def logs(
     session: CommandSession,
     run: Run,
     member: Annotated[
-        str, typer.Argument(metavar="MEMBER", help="For example worker-0, ps-1 or master-0.")
+        str,
+        typer.Argument(
+            metavar="MEMBER", help="For example worker-0, ps-1 or master-0; driver on Kubernetes."
+        ),
     ],
     *,
     follow: Annotated[
@@ -33,6 +37,13 @@ def logs(
 
     ctrpipe logs runs/criteo master-0 -f
     """
+    if names_cluster_job(run):
+        from ctr_pipeline.apps.cluster.operation import open_job
+
+        for data in open_job(run).read_log(member, num_lines=num_lines, follow=follow):
+            sys.stdout.write(data.decode("utf-8", "replace"))
+            sys.stdout.flush()
+        return
     from ctr_pipeline.pipeline.job.control import await_log, find_job, find_log, read_log
 
     job = find_job(run)

@@ -26,6 +26,7 @@ from ctr_pipeline.errors import CtrPipelineError, Interrupted
 COMMANDS = (
     *("run", "check", "init", "convert", "sample", "profile", "drift", "analyze", "train"),
     *("tune", "evaluate", "predict", "export", "report", "status", "logs", "scale", "stop"),
+    *("submit", "jobs", "resume", "delete"),
     *("master", "ps", "worker", "elastic-run", "elastic-rendezvous"),
     *("runs", "compare", "schema", "doctor"),
 )

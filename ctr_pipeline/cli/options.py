@@ -86,9 +86,19 @@ def split_columns(columns: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in columns.split(",")) if columns else None
 
 
+ClusterRun = Annotated[
+    Path,
+    typer.Argument(
+        metavar="JOB", help="k8s:NAME or k8s:NAMESPACE/NAME of the job.", show_default=False
+    ),
+]
 Run = Annotated[
     Path,
-    typer.Argument(metavar="RUN", help="The run folder, or its config.", show_default=False),
+    typer.Argument(
+        metavar="RUN",
+        help="The run folder, its config, or k8s:NAME of a job on Kubernetes.",
+        show_default=False,
+    ),
 ]
 MemberConfig = Annotated[
     Path,

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ctr_pipeline.cli.cluster_jobs import names_cluster_job, run_in_driver
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import Run
 from ctr_pipeline.cli.session import CommandSession
@@ -36,7 +37,7 @@ def scale(
             help="Number of parameter servers from now on.",
         ),
     ] = None,
-) -> None:
+) -> int:
     """Change the number of workers or parameter servers of a running job.
 
     Workers that leave finish their batch first. --workers also widens the bounds of the job if
@@ -57,6 +58,15 @@ def scale(
             "one of --workers, --min, --max and --parameter-servers is needed",
             remedy="'ctrpipe scale --help' shows how it is used",
         )
+    if names_cluster_job(run):
+        given = {
+            "--workers": workers,
+            "--min": least,
+            "--max": most,
+            "--parameter-servers": servers,
+        }
+        options = [f"{key}={value}" for key, value in given.items() if value is not None]
+        return run_in_driver(session, run, ["scale", *options])
     from ctr_pipeline.pipeline.job.control import find_job, scale_job
 
     job = find_job(run)
@@ -80,6 +90,7 @@ def scale(
         },
         lambda: typer.echo("\n".join(lines)),
     )
+    return 0
 
 
 def format_wanted(number: int, what: str) -> str:

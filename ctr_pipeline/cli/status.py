@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ctr_pipeline.cli.cluster_jobs import names_cluster_job, show_cluster_status
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import Run
 from ctr_pipeline.cli.session import CommandSession
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def status(
     session: CommandSession,
     run: Run,
-) -> None:
+) -> int:
     """Show what a run does now, or how it ended; of a job, also members, speed and failures.
 
     For example:
@@ -25,6 +26,8 @@ def status(
 
     ctrpipe status config.yaml --json
     """
+    if names_cluster_job(run):
+        return show_cluster_status(session, run)
     from ctr_pipeline.apps.runs import read_run_status
     from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 
@@ -34,13 +37,14 @@ def status(
         from ctr_pipeline.cli.run_views import print_run_status
 
         session.show(_run_payload(state), lambda: print_run_status(state))
-        return
+        return 0
     from ctr_pipeline.cli.job_tables import print_status
     from ctr_pipeline.pipeline.job.control import Job, read_status
 
     view = read_status(Job(found.path))
     payload = _job_payload(view) | {"run": _run_payload(state)}
     session.show(payload, lambda: print_status(view, state))
+    return 0
 
 
 def _run_payload(state: "RunStatus") -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ctr_pipeline.cli.cluster_jobs import names_cluster_job
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import Run
 from ctr_pipeline.cli.session import CommandSession
@@ -27,8 +28,15 @@ def stop(
 
     ctrpipe stop runs/criteo
 
-    'ctrpipe run CONFIG --resume' continues from that checkpoint.
+    'ctrpipe run CONFIG --resume' continues from that checkpoint, 'ctrpipe resume' on Kubernetes.
     """
+    if names_cluster_job(run):
+        from ctr_pipeline.apps.cluster.operation import open_job
+
+        session.progress.log("Stopping: the job takes a last checkpoint")
+        found = open_job(run).suspend(wait_seconds=wait_seconds)
+        session.show({"job": run, "state": found}, lambda: typer.echo(found))
+        return
     from ctr_pipeline.pipeline.job.control import find_job, stop_job
 
     job = find_job(run)

@@ -62,10 +62,12 @@ class Access:
             RunFolderError: The folder cannot be written.
         """
         if SECRETS_VARIABLE in os.environ:
+            with os_errors_explained(job_folder):
+                job_folder.mkdir(parents=True, exist_ok=True)
             return cls.load(job_folder, "launcher")
         # The token itself says whether TLS is meant, so that lost files are no way around it.
         prefix = _TLS_PREFIX if tls else _PLAIN_PREFIX if insecure else _LOOPBACK_PREFIX
-        token = prefix + secrets.token_urlsafe(32)
+        token = _draw_token(prefix)
         made = make_certificates() if tls else {}
         folder = job_folder / "tls"
         with os_errors_explained(job_folder):
@@ -131,6 +133,15 @@ class Access:
         return hmac.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
 
 
+def make_secrets() -> dict[str, bytes]:
+    """New secrets of a job with TLS, by the names of the files that `Access.load` reads."""
+    made = make_certificates()
+    files = {"token": _draw_token(_TLS_PREFIX).encode(), "ca.pem": made["launcher"].authority}
+    for role, tls in made.items():
+        files |= {f"{role}.pem": tls.certificate, f"{role}.key": tls.key}
+    return files
+
+
 def is_loopback(address: str) -> bool:
     """Whether what is sent to `host:port` stays on this machine; of names, `localhost` says so."""
     host = address.rpartition(":")[0].strip("[]")
@@ -140,6 +151,10 @@ def is_loopback(address: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _draw_token(prefix: str) -> str:
+    return prefix + secrets.token_urlsafe(32)
 
 
 def _read(path: Path) -> bytes:

@@ -14,7 +14,8 @@ import threading
 from pathlib import Path
 
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Listed
-from ctr_pipeline.distributed.launchers.kubernetes.pods import TERMINATION_LOG
+from ctr_pipeline.distributed.launchers.kubernetes.pods import SECRETS_FOLDER, TERMINATION_LOG
+from ctr_pipeline.distributed.rpc.access import SECRETS_VARIABLE
 
 
 class LocalPods:
@@ -104,7 +105,12 @@ class LocalPods:
         container = pod["spec"]["containers"][0]
         message = self.folder / f"{name}.message"
         places = {"python": sys.executable, TERMINATION_LOG: str(message)}
-        given = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+        mounted = {SECRETS_FOLDER: os.environ.get(SECRETS_VARIABLE, SECRETS_FOLDER)}
+        given = {
+            one["name"]: mounted.get(one["value"], one["value"])
+            for one in container["env"]
+            if "value" in one
+        }
         process = subprocess.Popen(
             [places.get(part, part) for part in container["command"]],
             stdin=subprocess.DEVNULL,

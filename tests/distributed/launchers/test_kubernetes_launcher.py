@@ -117,8 +117,8 @@ class TestManifest:
             JOB,
             MemberStart(role, 3, "c0ffee"),
             ["-m", "ctr_pipeline", role],
-            logs_folder=Path("/work/run/logs"),
-            working_folder=Path("/work"),
+            logs_folder=Path("/runs/clicks/logs"),
+            working_folder=Path("/runs"),
             environment={"GRPC_VERBOSITY": "INFO"},
             restarts=2,
         )

@@ -18,6 +18,7 @@ from ctr_pipeline.errors import CtrPipelineError
 Manifest = dict[str, Any]
 
 CONTAINER = "ctrpipe"
+CONFIG_FOLDER = "/etc/ctrpipe/config"
 SECRETS_FOLDER = "/etc/ctrpipe/secrets"
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -162,7 +163,6 @@ def pod_template(
     secret_roles: Sequence[Role],
     grace_seconds: int,
     service_account: str | None = None,
-    config_map: tuple[str, str] | None = None,
 ) -> Manifest:
     """Metadata and spec of a pod as the restricted security standard of Kubernetes wants it.
 
@@ -170,10 +170,10 @@ def pod_template(
         role: `driver`, or that of a member.
         secret_roles: Roles whose certificates it sees.
         service_account: None: it cannot talk to the API.
-        config_map: Name of a ConfigMap, and the folder that it is mounted as.
     """
     volumes: list[Manifest] = [
         {"name": "tmp", "emptyDir": {}},
+        {"name": "config", "configMap": {"name": job}},
         {
             "name": "secrets",
             "secret": {
@@ -185,11 +185,9 @@ def pod_template(
     ]
     mounts: list[Manifest] = [
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  a volume of the pod's own
+        {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
         {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
     ]
-    if config_map is not None:
-        volumes.append({"name": "config", "configMap": {"name": config_map[0]}})
-        mounts.append({"name": "config", "mountPath": config_map[1], "readOnly": True})
     if options.claim is not None:
         volumes.append({"name": "work", "persistentVolumeClaim": {"claimName": options.claim}})
         mounts.append({"name": "work", "mountPath": options.folder})

@@ -1,0 +1,1 @@
+"""Jobs on Kubernetes: `submission` starts one, `operation` looks at it and ends it."""

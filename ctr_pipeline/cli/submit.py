@@ -1,0 +1,68 @@
+"""`ctrpipe submit`: the whole pipeline as pods of a cluster."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import ConfigFile, Overrides
+from ctr_pipeline.cli.session import CommandSession
+
+
+@command(Panel.CLUSTER)
+def submit(
+    session: CommandSession,
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of the job. Default: that of the config.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifests and create nothing.")
+    ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Follow the job to its end; the exit code is its result."),
+    ] = False,
+) -> int:
+    """Run a config on Kubernetes: every stage, with members that come and go as pods.
+
+    The job goes on without this terminal. Its run folder is on the volume kubernetes.claim.
+
+    For example:
+
+    ctrpipe submit config.yaml --set kubernetes.image=registry/ctrpipe:1
+
+    ctrpipe submit config.yaml --dry-run
+    """
+    from ctr_pipeline.apps.cluster import submission
+    from ctr_pipeline.apps.cluster.operation import open_submitted
+
+    loaded = session.load(config, [*(overrides or ()), "runtime.mode=kubernetes"])
+    job_name = name or submission.name_job(loaded.config)
+    if dry_run:
+        sys.stdout.write(submission.render_manifests(loaded, name=job_name))
+        return 0
+    job = submission.submit(loaded, name=job_name)
+    address = f"k8s:{job.namespace}/{job.name}"
+    lines = [
+        f"Submitted {address}",
+        f"  ctrpipe status {address}",
+        f"  ctrpipe logs {address} driver -f",
+        f"  ctrpipe delete {address}",
+    ]
+    session.show({"job": address}, lambda: typer.echo("\n".join(lines)))
+    if not wait:
+        return 0
+    end = open_submitted(job).follow(_show_log)
+    session.progress.log(f"{address} {end.state}" + (f": {end.reason}" if end.reason else ""))
+    return 0 if end.state == "finished" else 1
+
+
+def _show_log(data: bytes) -> None:
+    sys.stderr.write(data.decode("utf-8", "replace"))

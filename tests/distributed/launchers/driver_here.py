@@ -1,0 +1,23 @@
+"""The driver of a job as its pod runs it, with the pods of its members as processes here.
+
+python driver_here.py PODS_FOLDER run config.yaml …
+"""
+
+import sys
+from pathlib import Path
+
+from kubernetes_pods import LocalPods
+
+from ctr_pipeline.cli.main import main
+from ctr_pipeline.distributed.launchers.kubernetes import launcher
+
+
+class _Api:
+    @staticmethod
+    def in_pod(_namespace):
+        return LocalPods(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    launcher.KubernetesApi = _Api
+    sys.exit(main(sys.argv[2:]))
