@@ -15,6 +15,7 @@ from ctr_pipeline.config import load_config
 from ctr_pipeline.config.key_paths import value_at
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.config.yaml_source import parse_yaml
+from ctr_pipeline.distributed.master.ledger.unit_file import EncodedUnits, read_encoded_units
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, decide_alive, load_sessions
@@ -92,6 +93,7 @@ class RunStatus:
         epochs: The greatest number of epochs; None before training.
         history: Epochs so far; of an ensemble, those of its first model.
         resume: The command that resumes it; None if there is nothing to resume.
+        encoded: How far workers are with encoding rows; None if none do.
     """
 
     folder: Path
@@ -102,6 +104,7 @@ class RunStatus:
     epochs: int | None
     history: tuple[EpochRecord, ...]
     resume: str | None
+    encoded: EncodedUnits | None = None
 
     @property
     def last(self) -> RunSession | None:
@@ -139,6 +142,7 @@ def read_run_status(run: RunFolder) -> RunStatus:
         epochs=None if config is None else config.train.epochs,
         history=tuple(load_history(trained[0].history)) if trained else (),
         resume=resume,
+        encoded=read_encoded_units(run.encoding),
     )
 
 

@@ -95,6 +95,9 @@ def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
         if run.alive and last.stage_since is not None:
             more = f", since {_format_moment(last.stage_since, now)}"
         table.add_row("stage", f"{last.stage}{more}")
+    if run.encoded is not None:
+        done, units = run.encoded.num_done, run.encoded.num_units
+        table.add_row("encoding", f"{done:,} of {units:,} tasks done")
     started = f"'ctrpipe {last.command}', started {_format_moment(last.started, now)}"
     if len(run.sessions) > 1:
         started += f", session {len(run.sessions)}"

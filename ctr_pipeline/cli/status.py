@@ -60,6 +60,7 @@ def _run_payload(state: "RunStatus") -> dict[str, Any]:
         "epochs": state.epochs,
         "history": [asdict(record) | {"epoch": record.epoch + 1} for record in state.history],
         "resume": state.resume,
+        "encoding_tasks": None if state.encoded is None else asdict(state.encoded),
     }
 
 

@@ -29,6 +29,7 @@ def worker(
     ] = "127.0.0.1",
     wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
+    encodes: Annotated[bool, typer.Option("--encodes", hidden=True)] = False,
 ) -> int:
     """Run a worker of a job. It may start at any time and leave at any time (Ctrl-C).
 
@@ -37,8 +38,10 @@ def worker(
     ctrpipe worker --config runs/criteo/config.resolved.yaml --index 7
     """
     session.start_member_logging()
-    from ctr_pipeline.pipeline.job.members import run_as_worker
+    from ctr_pipeline.pipeline.job.members import run_as_encoder, run_as_worker
 
+    if encodes and incarnation is not None:
+        return run_as_encoder(session.load(config, overrides), index, incarnation=incarnation)
     return run_as_worker(
         session.load(config, overrides),
         index,

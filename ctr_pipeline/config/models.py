@@ -1043,6 +1043,12 @@ class RuntimeConfig(Section):
         description="A member that has not reported for so long is replaced; a worker's tasks go "
         "to others.",
     )
+    rows_per_encoding_task: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="Rows that a worker encodes at a time, at least; fewer rows in all are encoded "
+        "by the process that starts the job.",
+    )
     work_ahead_seconds: float = Field(
         default=5.0,
         gt=0,

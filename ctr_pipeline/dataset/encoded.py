@@ -2,17 +2,20 @@
 
 A record is `num_fields` int32 ids, `num_numbers` float32 numbers, the float32 weight if rows have
 one, and the float32 label, in that order, little-endian. `meta.json` beside the records is written
-last: without it they do not count.
+last: without it they do not count. Where several processes encoded a split, its `meta.json` names
+the folders below that hold its records, one after another; others there do not count.
 """
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,7 @@ from ctr_pipeline.errors import DataError
 
 _FORMAT_VERSION = 1
 _WORD_BYTES = 4
+_PARTS = "parts"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class EncodedMeta:
         num_numbers: Numbers of a record.
         num_positive: Records whose label is 1.
         weight_sum: Sum of the records' weights; None if they have none.
+        parts: Folders below that hold them, in this order; empty: `rows.bin` beside it does.
     """
 
     version: int
@@ -45,6 +50,7 @@ class EncodedMeta:
     num_numbers: int
     num_positive: int
     weight_sum: float | None = None
+    parts: tuple[str, ...] = ()
 
     @property
     def has_weights(self) -> bool:
@@ -149,6 +155,7 @@ class EncodedWriter:
         with durable.os_errors_explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "meta.json").unlink(missing_ok=True)
+            shutil.rmtree(folder / _PARTS, ignore_errors=True)
             # Without a buffer of its own a full disk is noticed where it can be told.
             self._file = (folder / "rows.bin").open("wb", buffering=0)
 
@@ -205,18 +212,50 @@ class EncodedWriter:
             (self._folder / "rows.bin").unlink(missing_ok=True)
             return
         meta = {name: value for name, value in asdict(self._meta).items() if value is not None}
-        durable.write_text(self._folder / "meta.json", json.dumps(meta, indent=2) + "\n")
+        del meta["parts"]
+        _write_meta(self._folder, meta)
+
+
+def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    durable.write_text(folder / "meta.json", json.dumps(meta, indent=2) + "\n")
+
+
+def part_folder(folder: Path, name: str) -> Path:
+    """Where a part of a split's records lies, which an `EncodedWriter` of its own writes."""
+    return folder / _PARTS / name
+
+
+def join_parts(folder: Path, names: Sequence[str]) -> None:
+    """Makes parts the records of a split, in this order; all else in its folder is deleted.
+
+    Raises:
+        DataError: A part is missing or damaged.
+    """
+    meta = _meta_of_all([_require_meta(part_folder(folder, name)) for name in names])
+    facts = {name: value for name, value in asdict(meta).items() if value is not None}
+    _write_meta(folder, facts | {"parts": list(names)})
+    (folder / "rows.bin").unlink(missing_ok=True)
+    for found in (folder / _PARTS).iterdir():
+        if found.name not in names:
+            shutil.rmtree(found, ignore_errors=True)
 
 
 def load_meta(folder: Path) -> EncodedMeta | None:
     """What is known of the records in `folder`; None if they are absent, cut short or of old."""
     try:
-        meta = EncodedMeta(**json.loads((folder / "meta.json").read_text(encoding="utf-8")))
-        size = (folder / "rows.bin").stat().st_size
-    except (OSError, ValueError, TypeError):
+        facts = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = EncodedMeta(**facts | {"parts": tuple(facts.get("parts", ()))})
+        files = [one / "rows.bin" for one in _folders_of(folder, meta)]
+        size = sum(file.stat().st_size for file in files)
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
     whole = size == meta.num_rows * meta.record_words * _WORD_BYTES
     return meta if whole and meta.version == _FORMAT_VERSION else None
+
+
+def _folders_of(folder: Path, meta: EncodedMeta) -> list[Path]:
+    """The folders whose `rows.bin` hold the records, in order."""
+    return [part_folder(folder, name) for name in meta.parts] or [folder]
 
 
 def _require_meta(folder: Path) -> EncodedMeta:
@@ -239,6 +278,7 @@ def _meta_of_all(metas: Sequence[EncodedMeta]) -> EncodedMeta:
         first,
         num_rows=sum(one.num_rows for one in metas),
         num_positive=sum(one.num_positive for one in metas),
+        parts=(),
         weight_sum=sum(sums) if sums else None,
     )
 
@@ -275,19 +315,21 @@ class EncodedReader:
     """
 
     def __init__(self, folder: Path, *others: Path) -> None:
-        metas = [_require_meta(one) for one in (folder, *others)]
-        self.meta = _meta_of_all(metas)
+        wholes = [(one, _require_meta(one)) for one in (folder, *others)]
+        self.meta = _meta_of_all([meta for _, meta in wholes])
         self._files: list[_File] = []
         first_row = 0
         try:
-            for one, meta in zip((folder, *others), metas, strict=True):
+            for one in [part for whole in wholes for part in _folders_of(*whole)]:
                 path = one / "rows.bin"
                 descriptor = os.open(path, os.O_RDONLY)
-                self._files.append(_File(path, descriptor, first_row, meta.num_rows))
-                first_row += meta.num_rows
+                num_rows = _require_meta(one).num_rows
+                self._files.append(_File(path, descriptor, first_row, num_rows))
+                first_row += num_rows
         except BaseException:
             self.close()
             raise
+        self._first_rows = [file.first_row for file in self._files]
 
     def close(self) -> None:
         """Closes the files."""
@@ -329,7 +371,9 @@ class EncodedReader:
         """What each range takes of each file: the first row there, and how many."""
         for first_row, num_rows in ranges.tolist():
             last_row = first_row + num_rows
-            for file in self._files:
+            for file in self._files[bisect_right(self._first_rows, first_row) - 1 :]:
+                if file.first_row >= last_row:
+                    break
                 first = max(first_row, file.first_row)
                 last = min(last_row, file.first_row + file.num_rows)
                 if first < last:

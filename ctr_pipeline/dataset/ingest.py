@@ -155,6 +155,7 @@ def ingest(
             splits={
                 split: SplitRows(
                     files=tuple(part.file for part in parts[split]),
+                    part_rows=tuple(part.num_rows for part in parts[split]),
                     num_rows=sum(part.num_rows for part in parts[split]),
                     num_positive=sum(part.num_positive for part in parts[split]),
                     weights=WeightSums.of_all(part.weights for part in parts[split]),

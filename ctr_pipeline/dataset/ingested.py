@@ -33,6 +33,7 @@ class SplitRows(BaseModel):
 
     Attributes:
         files: Their parts in order.
+        part_rows: Rows of each part.
         num_rows: How many.
         num_positive: How many with label 1.
         weights: What they weigh; None without weights.
@@ -41,6 +42,7 @@ class SplitRows(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     files: tuple[Path, ...]
+    part_rows: tuple[int, ...]
     num_rows: int
     num_positive: int
     weights: WeightSums | None = None

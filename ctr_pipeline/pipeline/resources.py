@@ -3,7 +3,7 @@
 import logging
 
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import ModelConfig, RuntimeConfig
+from ctr_pipeline.config.models import ModelConfig, RuntimeConfig, WorkersConfig
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.machine import (
     ThreadShares,
@@ -26,6 +26,14 @@ _LOGGER = logging.getLogger(__name__)
 def num_threads(runtime: RuntimeConfig) -> int:
     """Threads to use: the config's number, or the cores that the system and cgroup allow."""
     return runtime.threads or available_cores()
+
+
+def threads_of_worker(runtime: RuntimeConfig) -> int:
+    """Threads of one worker: its share of those that the config allows."""
+    if isinstance(runtime.workers, WorkersConfig):
+        return max(1, num_threads(runtime) // runtime.workers.max)
+    # Workers are added as long as cores are idle.
+    return 1
 
 
 def thread_shares(runtime: RuntimeConfig) -> ThreadShares:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,12 @@ from ctr_pipeline.pipeline.sessions import (
     total_seconds,
 )
 from ctr_pipeline.pipeline.stages.analyze import Analysis, run_analysis
-from ctr_pipeline.pipeline.stages.encode import Encoding, encoded_fingerprint, run_encoding
+from ctr_pipeline.pipeline.stages.encode import (
+    Encoding,
+    ShareUnits,
+    encoded_fingerprint,
+    run_encoding,
+)
 from ctr_pipeline.pipeline.stages.planted import planted_figures
 from ctr_pipeline.pipeline.stages.resumption import same_rows_as_before
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, find_warm_start
@@ -89,7 +95,7 @@ def run_pipeline(
     """
     context = RunContext.create(loaded, progress, seconds_before, resume=resume, profile=profile)
     with _opened_session(context, command="run", overwrite=overwrite) as sessions:
-        prepared = _prepare_to_train(context)
+        prepared = _prepare_to_train(context, by_members=has_members(context.config.runtime))
         with _trained_model(context, prepared) as model:
             return _finish(context, prepared, model, sessions)
 
@@ -117,7 +123,7 @@ def train(
     """Everything up to and with training; the arguments are those of `run_pipeline`."""
     context = RunContext.create(loaded, progress, seconds_before, resume=resume, profile=profile)
     with _opened_session(context, command="train", overwrite=overwrite):
-        prepared = _prepare_to_train(context)
+        prepared = _prepare_to_train(context, by_members=has_members(context.config.runtime))
         with _trained_model(context, prepared):
             return prepared.result(context, {})
 
@@ -140,7 +146,7 @@ def prepare_job(
     _check_has_members(loaded)
     context = RunContext.create(loaded, progress, resume=resume, profile=profile)
     with _opened_session(context, command="prepare", overwrite=overwrite):
-        prepared = _prepare_to_train(context)
+        prepared = _prepare_to_train(context, by_members=False)
         context.progress.log("Starting TensorFlow")
         from ctr_pipeline.pipeline.job.training import prepare_for_members
 
@@ -219,12 +225,22 @@ def _trained_model(context: RunContext, prepared: PreparedRows) -> "Iterator[Tra
     yield run_training(context, encoding, warm_start=warm_start)
 
 
-def _prepare_to_train(context: RunContext) -> PreparedRows:
-    """Prepares rows, from a warm start if any; refuses those that a resumed model did not see."""
+def _prepare_to_train(context: RunContext, *, by_members: bool) -> PreparedRows:
+    """Prepares rows, from a warm start if any; refuses those that a resumed model did not see.
+
+    Args:
+        context: Context of the run.
+        by_members: A launcher starts workers, which encode the rows where these are many.
+    """
     loaded, run, resume = context.loaded, context.run, context.resume
     accept = same_rows_as_before(loaded.config, run) if resume else None
     warm_start = find_warm_start(loaded, run, keep=resume, progress=context.progress)
-    return prepare_rows(context, accept=accept, warm_start=warm_start)
+    share_units: ShareUnits | None = None
+    if by_members:
+        from ctr_pipeline.pipeline.job.encoding import encode_by_workers
+
+        share_units = partial(encode_by_workers, context)
+    return prepare_rows(context, accept=accept, warm_start=warm_start, share_units=share_units)
 
 
 def prepare_rows(
@@ -232,6 +248,7 @@ def prepare_rows(
     *,
     accept: Callable[[str], None] | None = None,
     warm_start: WarmStart | None = None,
+    share_units: ShareUnits | None = None,
 ) -> PreparedRows:
     """Analyzes and encodes, within the threads that the config allows.
 
@@ -240,12 +257,13 @@ def prepare_rows(
         accept: Called with the fingerprint of the rows; raises if they must not replace those that
             a model was trained on.
         warm_start: What the run takes over from an earlier one.
+        share_units: Has rows encoded by workers; None: this process encodes them.
     """
     bound_libraries(context.config.runtime)
     # Numba takes half a second to wake up, which it can do while the files are read.
     threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
     analysis = run_analysis(context, accept=accept, warm_start=warm_start)
-    return PreparedRows(analysis, run_encoding(context, analysis))
+    return PreparedRows(analysis, run_encoding(context, analysis, share_units))
 
 
 def prepare_as_trained(

@@ -87,6 +87,11 @@ class RunFolder:
         return self.path / "cache" / "encoded"
 
     @property
+    def encoding(self) -> Path:
+        """Who encodes which rows, while workers do."""
+        return self.path / "cache" / "encoding"
+
+    @property
     def profile(self) -> Path:
         """Statistics that automatic decisions rest on."""
         return self.path / "cache" / "profile"

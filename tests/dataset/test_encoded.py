@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter, load_meta
+from ctr_pipeline.dataset.encoded import (
+    EncodedReader,
+    EncodedWriter,
+    join_parts,
+    load_meta,
+    part_folder,
+)
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.errors import DataError
 
@@ -113,3 +119,48 @@ def test_folders_of_different_records_are_no_one(tmp_path):
     write_rows(tmp_path / "b", 10, num_fields=4)
     with pytest.raises(ValueError, match="different layouts"):
         EncodedReader(tmp_path / "a", tmp_path / "b")
+
+
+def test_parts_are_read_as_one_split_and_others_are_deleted(tmp_path):
+    write_rows(tmp_path, 5)
+    expected = []
+    # The first attempt was lost, and no row of the second part was drawn.
+    for name, num_rows in (("0-2", 700), ("1-1", 0), ("2-1", 300), ("0-1", 9)):
+        part = part_folder(tmp_path, name)
+        part.parent.mkdir(exist_ok=True)
+        write_rows(part, num_rows)
+        if num_rows:
+            with EncodedReader(part) as reader:
+                expected.append(reader.read_range(0, num_rows).ids_BF)
+    join_parts(tmp_path, ["0-2", "1-1", "2-1"])
+    with EncodedReader(tmp_path) as reader:
+        assert reader.meta.num_rows == load_meta(tmp_path).num_rows == 1000
+        for first, count in ((0, 1000), (699, 3), (700, 1), (999, 1)):
+            read = reader.read_range(first, count).ids_BF
+            assert np.array_equal(read, np.concatenate(expected[:2])[first : first + count])
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["0-2", "1-1", "2-1"]
+    assert not (tmp_path / "rows.bin").exists()
+    with EncodedReader(tmp_path, tmp_path) as reader:
+        assert reader.meta.num_rows == 2000
+
+
+@pytest.mark.parametrize("missing", ["rows.bin", "meta.json"])
+def test_a_split_that_lacks_a_part_is_not_whole(tmp_path, missing):
+    for name in ("0-1", "1-1"):
+        part_folder(tmp_path, name).parent.mkdir(exist_ok=True)
+        write_rows(part_folder(tmp_path, name), 5)
+    join_parts(tmp_path, ["0-1", "1-1"])
+    (part_folder(tmp_path, "1-1") / missing).unlink()
+    if missing == "rows.bin":
+        assert load_meta(tmp_path) is None
+    with pytest.raises(DataError, match="missing or damaged"):
+        EncodedReader(tmp_path)
+
+
+def test_one_writer_replaces_parts(tmp_path):
+    part_folder(tmp_path, "0-1").parent.mkdir()
+    write_rows(part_folder(tmp_path, "0-1"), 5)
+    join_parts(tmp_path, ["0-1"])
+    write_rows(tmp_path, 3)
+    assert load_meta(tmp_path).num_rows == 3
+    assert not (tmp_path / "parts").exists()

@@ -315,10 +315,13 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
         "valid": evaluation(2, noise=0.8),
         "splits": {
             "train": SplitRows(
-                files=(), num_rows=NUM_ROWS, num_positive=round(NUM_ROWS * LABEL_RATE)
+                files=(),
+                part_rows=(),
+                num_rows=NUM_ROWS,
+                num_positive=round(NUM_ROWS * LABEL_RATE),
             ),
-            "valid": SplitRows(files=(), num_rows=20_000, num_positive=5_024),
-            "test": SplitRows(files=(), num_rows=20_000, num_positive=5_066),
+            "valid": SplitRows(files=(), part_rows=(), num_rows=20_000, num_positive=5_024),
+            "test": SplitRows(files=(), part_rows=(), num_rows=20_000, num_positive=5_066),
         },
         "history": history(),
         "learning_rate": 0.001,

@@ -44,8 +44,8 @@ def changed(**fields):
         (
             {
                 "splits": {
-                    "train": SplitRows(files=(), num_rows=10, num_positive=2),
-                    "test": SplitRows(files=(), num_rows=10, num_positive=3),
+                    "train": SplitRows(files=(), part_rows=(), num_rows=10, num_positive=2),
+                    "test": SplitRows(files=(), part_rows=(), num_rows=10, num_positive=3),
                 }
             },
             "look: The click rate drifts: 20.0 % in training, 30.0 % in the test rows",

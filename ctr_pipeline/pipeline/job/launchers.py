@@ -26,13 +26,16 @@ def needs_tls(runtime: RuntimeConfig) -> bool:
 
 
 @contextmanager
-def launch(config: Config, folder: RunFolder, access: "Access") -> "Iterator[Launcher]":
+def launch(
+    config: Config, folder: RunFolder, access: "Access", *, encodes: bool = False
+) -> "Iterator[Launcher]":
     """The launcher that a config asks for, which the master can reach; ends all members at last.
 
     Args:
         config: Of a mode with members.
         folder: Of the job.
         access: Secrets of its members.
+        encodes: Its workers encode rows, and there are no other members.
     """
     from ctr_pipeline.distributed.coordination.launching import LauncherContext
     from ctr_pipeline.distributed.launchers.remote import LauncherService
@@ -43,7 +46,12 @@ def launch(config: Config, folder: RunFolder, access: "Access") -> "Iterator[Lau
     with closing(LauncherService(access, kind.bind_host)) as service:
         context = LauncherContext(
             commands=members.CommandLines(
-                folder.config, launcher_address=service.address, bind_host=kind.bind_host
+                folder.config,
+                launcher_address=service.address,
+                bind_host=kind.bind_host,
+                # It loads TensorFlow, which those that encode do without.
+                with_fork_server=not encodes,
+                encodes=encodes,
             ),
             logs_folder=folder.logs,
             environment=_environment(access),

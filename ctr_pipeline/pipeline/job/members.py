@@ -41,12 +41,14 @@ class CommandLines:
         launcher_address: `host:port` of the launcher, for the master.
         bind_host: Address that members listen on.
         with_fork_server: Workers are forked from a process that has TensorFlow loaded.
+        encodes: Workers encode rows and do not train.
     """
 
     config: Path
     launcher_address: str
     bind_host: str = LOOPBACK_HOST
     with_fork_server: bool = True
+    encodes: bool = False
 
     def member(self, start: "MemberStart") -> Sequence[str]:
         """Arguments of `python` for a member."""
@@ -63,6 +65,8 @@ class CommandLines:
         if start.role == "master":
             return [*command, "--launcher", self.launcher_address, *bind]
         command += ["--index", str(start.index), "--incarnation", start.incarnation]
+        if self.encodes:
+            return [*command, "--encodes"]
         return [*command, *(bind if start.role == "ps" else ["--metrics-host", self.bind_host])]
 
 
@@ -184,6 +188,25 @@ def run_as_worker(
             incarnation=incarnation,
             host=metrics_host,
         )
+
+    return _with_traceback(run, f"worker-{index}")
+
+
+def run_as_encoder(loaded: "LoadedConfig", index: int, *, incarnation: str) -> int:
+    """Runs a worker that encodes rows until none are left; returns the exit code.
+
+    Args:
+        incarnation: Name of this start, drawn by the launcher.
+
+    Raises:
+        CtrPipelineError: What it encodes with cannot be read, or nobody gives it rows.
+    """
+
+    def run() -> int:
+        from ctr_pipeline.pipeline.job.encoding import encode_as_worker
+
+        encode_as_worker(loaded, incarnation)
+        return 0
 
     return _with_traceback(run, f"worker-{index}")
 

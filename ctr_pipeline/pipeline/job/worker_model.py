@@ -1,10 +1,9 @@
 """The model of a config as a worker computes with it."""
 
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import RuntimeConfig, WorkersConfig
 from ctr_pipeline.distributed.worker.program import WorkerModel
 from ctr_pipeline.pipeline.model.dense_model import compile_model
-from ctr_pipeline.pipeline.resources import num_threads
+from ctr_pipeline.pipeline.resources import threads_of_worker
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
 from ctr_pipeline.preprocessing.plan import load_plan
 
@@ -26,11 +25,3 @@ def build_worker_model(loaded: LoadedConfig) -> WorkerModel:
         num_numbers=plan.num_floats,
     )
     return WorkerModel(compiled, config.train, model_fingerprint(config))
-
-
-def threads_of_worker(runtime: RuntimeConfig) -> int:
-    """Threads of TensorFlow in one worker: its share of those that the config allows."""
-    if isinstance(runtime.workers, WorkersConfig):
-        return max(1, num_threads(runtime) // runtime.workers.max)
-    # Workers are added as long as cores are idle.
-    return 1

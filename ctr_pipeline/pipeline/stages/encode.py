@@ -1,9 +1,11 @@
 """Encodes rows to ids and numbers on disk, and counts how often each training id occurs."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,19 @@ from numpy.typing import NDArray
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.dataset.encoded import EncodedRecords, EncodedWriter, load_meta
-from ctr_pipeline.dataset.ingested import SplitRows
+from ctr_pipeline.dataset.encoded import (
+    EncodedRecords,
+    EncodedWriter,
+    join_parts,
+    load_meta,
+    part_folder,
+)
+from ctr_pipeline.dataset.ingested import IngestedRows, SplitRows
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
+from ctr_pipeline.distributed.coordination.preparation import Unit, UnitLease, plan_units
 from ctr_pipeline.embeddings.counts import IdCounts
-from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.ordered_map import map_in_order
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.resources import num_threads
@@ -31,6 +40,8 @@ from ctr_pipeline.preprocessing.out_of_fold import OutOfFold, RowNumbers
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 
 RowEncoder = Callable[[pa.RecordBatch], RowNumbers]
+ShareUnits = Callable[["SplitEncoder", Sequence[Unit]], Mapping[str, Sequence[str]]]
+"""Has units encoded; gives the names of the parts of each split, in the order of their rows."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +90,111 @@ def _targets(config: Config, training_rows: SplitRows) -> Targets:
     return Targets(config.data.label, config.data.weight, mean_weight)
 
 
-def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
+@dataclass(frozen=True)
+class SplitEncoder:
+    """Encodes rows of splits, in this process or in a worker.
+
+    Attributes:
+        config: The config.
+        run: The run folder, which holds the vocabularies.
+        plan: Fitted transforms.
+        ingested: The rows.
+        threads: Threads that encode.
+    """
+
+    config: Config
+    run: RunFolder
+    plan: PreprocessingPlan
+    ingested: IngestedRows
+    threads: int
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Fingerprint of the encoded rows."""
+        return encoded_fingerprint(self.plan, self.ingested.fingerprint, self.config)
+
+    @cached_property
+    def _column_encoder(self) -> ColumnEncoder:
+        return ColumnEncoder(self.plan, self.run.path, threads=self.threads)
+
+    def new_counts(self) -> IdCounts:
+        """Counts of no row."""
+        return IdCounts([table.num_ids for table in self.plan.tables], self.plan.slot_tables)
+
+    def encode(
+        self,
+        split: str,
+        folder: Path,
+        *,
+        on_rows: Callable[[int], None],
+        unit: Unit | None = None,
+        out_of_fold: RowEncoder | None = None,
+    ) -> IdCounts | None:
+        """Encodes a split, or a unit of it.
+
+        Args:
+            split: Its name.
+            folder: Where the records go.
+            on_rows: Told of rows that are encoded.
+            unit: The parts to encode; None: all.
+            out_of_fold: As in `encode_in_order`.
+
+        Returns:
+            How often each id occurs, of training rows.
+        """
+        rows = self.ingested.splits[split]
+        files = rows.files
+        if unit is not None:
+            files = files[unit.first_part : unit.first_part + unit.num_parts]
+        targets = _targets(self.config, self.ingested.splits["train"])
+        counts = self.new_counts() if split == "train" else None
+        with EncodedWriter(
+            folder,
+            num_fields=self.plan.num_slots,
+            num_numbers=self.plan.num_floats,
+            fingerprint=self.fingerprint,
+            has_weights=targets.weight is not None,
+        ) as writer:
+            for records in encode_in_order(
+                self._column_encoder,
+                writer,
+                read_batches(files, [*targets.columns, *self.plan.inputs]),
+                targets=targets,
+                threads=self.threads,
+                out_of_fold=out_of_fold,
+                sampling=sampling_of(self.config) if split == "train" else None,
+                first_row=0 if unit is None else unit.first_row,
+            ):
+                writer.write_records(records)
+                if counts is not None:
+                    counts.add(records.ids_BF)
+                on_rows(len(records.labels_B))
+        return counts
+
+
+def encode_unit(encoder: SplitEncoder, lease: UnitLease, on_rows: Callable[[int], None]) -> None:
+    """Encodes a unit into the part of its attempt, which holds the counts of its ids, too."""
+    unit = lease.unit
+    folder = part_folder(encoder.run.encoded / unit.split, lease.part)
+    counts = encoder.encode(unit.split, folder, on_rows=on_rows, unit=unit)
+    if counts is not None:
+        ids = np.flatnonzero(counts.flat)
+        with durable.durable_write(folder / _COUNTS) as file:
+            np.savez(file, ids=ids, counts=counts.flat[ids])
+
+
+def run_encoding(
+    context: RunContext, analysis: Analysis, share_units: ShareUnits | None = None
+) -> Encoding:
     """Encodes all splits; splits that are encoded already are kept.
 
     Of the training rows, only those that `data.sample` draws are encoded, while statistics count
     all of them.
+
+    Args:
+        context: Context of the run.
+        analysis: The rows and what is known of them.
+        share_units: Has units encoded by workers; None: this process encodes all rows.
 
     Raises:
         ConfigError: No row of label 0 is drawn.
@@ -98,60 +209,76 @@ def run_encoding(context: RunContext, analysis: Analysis) -> Encoding:
             plan = grow_plan(warm_start, analysis.statistics, run)
             progress.log(_describe_growth(warm_start.plan, plan))
         plan.save(run.preprocessing)
-        fingerprint = encoded_fingerprint(plan, analysis.ingested.fingerprint, loaded.config)
-        threads = num_threads(loaded.config.runtime)
-        encoder = ColumnEncoder(plan, run.path, threads=threads)
-        folders = {split: run.encoded / split for split in analysis.ingested.splits}
-        num_ids = [table.num_ids for table in plan.tables]
-        counts = _load_counts(run, num_ids, plan.slot_tables, fingerprint)
-        for split, folder in folders.items():
-            meta = load_meta(folder)
-            done = meta is not None and meta.fingerprint == fingerprint
-            if done and (split != "train" or counts is not None):
-                continue
-            rows = analysis.ingested.splits[split]
-            targets = _targets(loaded.config, analysis.ingested.splits["train"])
-            counted = IdCounts(num_ids, plan.slot_tables) if split == "train" else None
+        ingested = analysis.ingested
+        encoder = SplitEncoder(
+            loaded.config, run, plan, ingested, num_threads(loaded.config.runtime)
+        )
+        folders = {split: run.encoded / split for split in ingested.splits}
+        counts = _load_counts(encoder)
+        missing = [
+            split
+            for split, folder in folders.items()
+            if not _is_encoded(folder, encoder.fingerprint) or (split == "train" and counts is None)
+        ]
+        # The counts of an earlier run do not include the labels of these rows.
+        out_of_fold = OutOfFold(plan, run.path) if warm_start is None else None
+        needs_all_rows = out_of_fold is not None and bool(out_of_fold.columns)
+        units = [] if share_units is None else _units_of(encoder, missing, needs_all_rows)
+        if share_units is not None and units:
+            if needs_all_rows and "train" in missing:
+                progress.log("This process encodes the training rows: target_encode needs all")
+            parts = share_units(encoder, units)
+            if "train" in parts:
+                counts = _join_counts(encoder, parts["train"])
+            for split, names in parts.items():
+                join_parts(folders[split], names)
+            # Nothing is left of which it has to tell.
+            shutil.rmtree(run.encoding, ignore_errors=True)
+            missing = [split for split in missing if split not in parts]
+        for split in missing:
+            rows = ingested.splits[split]
             sampling = sampling_of(loaded.config) if split == "train" else None
             total = rows.num_rows
             if sampling is not None:
                 total = sampling.expected_rows(rows.num_rows, rows.num_positive)
-            with (
-                progress.task(f"Encoding {split}", total=total) as task,
-                EncodedWriter(
-                    folder,
-                    num_fields=plan.num_slots,
-                    num_numbers=plan.num_floats,
-                    fingerprint=fingerprint,
-                    has_weights=targets.weight is not None,
-                ) as writer,
-            ):
-                batches = read_batches(rows.files, [*targets.columns, *plan.inputs])
-                out_of_fold = None
-                # The counts of an earlier run do not include the labels of these rows.
-                if split == "train" and warm_start is None:
-                    out_of_fold = _out_of_fold_encoder(plan, run, rows.files, targets.label)
-                for records in encode_in_order(
-                    encoder,
-                    writer,
-                    batches,
-                    targets=targets,
-                    threads=threads,
-                    out_of_fold=out_of_fold,
-                    sampling=sampling,
-                ):
-                    writer.write_records(records)
-                    if counted is not None:
-                        counted.add(records.ids_BF)
-                    task.advance(len(records.labels_B))
-            if sampling is not None:
-                _require_negatives(loaded, folder)
+            with progress.task(f"Encoding {split}", total=total) as task:
+                row_encoder = None
+                if split == "train" and out_of_fold is not None:
+                    row_encoder = _count_out_of_fold(out_of_fold, rows.files, loaded.config)
+                counted = encoder.encode(
+                    split, folders[split], on_rows=task.advance, out_of_fold=row_encoder
+                )
             if counted is not None:
-                _save_counts(run, counted, fingerprint)
+                _save_counts(encoder, counted)
                 counts = counted
+        if sampling_of(loaded.config) is not None:
+            _require_negatives(loaded, folders["train"])
     if counts is None:
         raise AssertionError("the training rows were encoded without counting their ids")
-    return Encoding(plan, folders, counts.per_table(), fingerprint)
+    return Encoding(plan, folders, counts.per_table(), encoder.fingerprint)
+
+
+def _is_encoded(folder: Path, fingerprint: str) -> bool:
+    meta = load_meta(folder)
+    return meta is not None and meta.fingerprint == fingerprint
+
+
+def _units_of(encoder: SplitEncoder, splits: Sequence[str], needs_all_rows: bool) -> list[Unit]:
+    """The units of some splits; none where fewer rows are left than one unit holds.
+
+    This process encodes those sooner than workers would start.
+
+    Args:
+        needs_all_rows: A training row is encoded from others, so that its split cannot be divided.
+    """
+    rows_per_unit = encoder.config.runtime.rows_per_encoding_task
+    units = [
+        unit
+        for split in splits
+        if split != "train" or not needs_all_rows
+        for unit in plan_units(split, encoder.ingested.splits[split].part_rows, rows_per_unit)
+    ]
+    return units if sum(unit.num_rows for unit in units) > rows_per_unit else []
 
 
 def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> str:
@@ -164,11 +291,11 @@ def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> st
     return f"New values in the vocabularies of the earlier run: {shown}{more}"
 
 
-def _out_of_fold_encoder(
-    plan: PreprocessingPlan, run: RunFolder, files: Sequence[Path], label: str
+def _count_out_of_fold(
+    out_of_fold: OutOfFold, files: Sequence[Path], config: Config
 ) -> RowEncoder | None:
     """The out-of-fold encodings of the training rows; None if the plan has none."""
-    out_of_fold = OutOfFold(plan, run.path)
+    label = config.data.label
     if not out_of_fold.columns:
         return None
     if out_of_fold.needs_counting:
@@ -196,6 +323,7 @@ def encode_in_order(
     threads: int,
     out_of_fold: RowEncoder | None = None,
     sampling: NegativeSampling | None = None,
+    first_row: int = 0,
 ) -> Iterator[EncodedRecords]:
     """Encodes batches in several threads; yields the records in the order of the rows.
 
@@ -206,6 +334,7 @@ def encode_in_order(
         threads: Number of threads.
         out_of_fold: Called with each batch in order before it is encoded; for training rows only.
         sampling: Draws the rows that are encoded, by their label; None encodes all.
+        first_row: Number of the first row in its split.
     """
 
     def encode(drawn: tuple[pa.RecordBatch, RowNumbers | None]) -> EncodedRecords:
@@ -221,15 +350,15 @@ def encode_in_order(
         return records
 
     def draw() -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
-        first_row = 0
+        row = first_row
         for batch in batches:
             # All rows count here: which rows are sampled must not change an encoding.
             numbers = out_of_fold(batch) if out_of_fold else None
             if sampling is not None and targets is not None:
-                yield _drawn(batch, numbers, sampling, first_row, targets.label)
+                yield _drawn(batch, numbers, sampling, row, targets.label)
             else:
                 yield batch, numbers
-            first_row += batch.num_rows
+            row += batch.num_rows
 
     with ThreadPoolExecutor(threads, thread_name_prefix="encode") as pool:
         yield from map_in_order(pool, encode, draw(), ahead=threads)
@@ -263,23 +392,36 @@ def _require_negatives(loaded: LoadedConfig, folder: Path) -> None:
     raise ConfigError([loaded.problem_at(key, message)])
 
 
-def _counts_path(run: RunFolder) -> Path:
-    return run.encoded / "train" / "id_counts.npz"
+_COUNTS = "id_counts.npz"
 
 
-def _save_counts(run: RunFolder, counts: IdCounts, fingerprint: str) -> None:
-    with durable.durable_write(_counts_path(run)) as file:
-        np.savez(file, counts=counts.flat, fingerprint=np.array(fingerprint))
+def _save_counts(encoder: SplitEncoder, counts: IdCounts) -> None:
+    with durable.durable_write(encoder.run.encoded / "train" / _COUNTS) as file:
+        np.savez(file, counts=counts.flat, fingerprint=np.array(encoder.fingerprint))
 
 
-def _load_counts(
-    run: RunFolder, num_ids: list[int], slot_tables: tuple[int, ...], fingerprint: str
-) -> IdCounts | None:
+def _join_counts(encoder: SplitEncoder, parts: Sequence[str]) -> IdCounts:
+    """The sum of what the parts of the training rows count, which is kept for the next time."""
+    counts = encoder.new_counts()
+    for part in parts:
+        path = part_folder(encoder.run.encoded / "train", part) / _COUNTS
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                counts.flat[file["ids"]] += file["counts"]
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise DataError(
+                "is missing or damaged", place=str(path), remedy="Delete its folder and run again"
+            ) from error
+    _save_counts(encoder, counts)
+    return counts
+
+
+def _load_counts(encoder: SplitEncoder) -> IdCounts | None:
     try:
-        with np.load(_counts_path(run), allow_pickle=False) as file:
-            if str(file["fingerprint"]) != fingerprint:
+        with np.load(encoder.run.encoded / "train" / _COUNTS, allow_pickle=False) as file:
+            if str(file["fingerprint"]) != encoder.fingerprint:
                 return None
-            counts = IdCounts(num_ids, slot_tables)
+            counts = encoder.new_counts()
             counts.flat[:] = file["counts"]
             return counts
     except (OSError, ValueError, KeyError):
