@@ -198,6 +198,7 @@ KEYS = {
     "runtime.standby_workers": (1, -1),
     "runtime.heartbeat_seconds": (0.5, 0),
     "runtime.silence_seconds": (10.0, 0),
+    "runtime.rows_per_encoding_task": (5000, 0),
     "runtime.work_ahead_seconds": (10.0, 0),
     "runtime.storage_timeout_seconds": (60.0, -1),
     "analysis.engine": ("spark", "dask"),

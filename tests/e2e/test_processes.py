@@ -153,6 +153,35 @@ def test_members_know_weights_and_sampling_and_stop_early(data, tmp_path):
     assert 0.7 < ours["test"]["calibration"] < 1.4
 
 
+def kill_an_encoder(run):
+    """Kills the worker that encodes the first rows, while it does."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    encoded = run.output / "cache" / "encoded"
+    while time.monotonic() < until:
+        if any(encoded.glob("*/parts/*/rows.bin")):
+            (worker,) = (one for one in run.processes() if "--encodes" in one.cmdline())
+            worker.kill()
+            return
+        time.sleep(0.002)
+    pytest.fail("no worker encodes")
+
+
+def test_members_train_on_rows_that_workers_encoded(data, alone, tmp_path):
+    """One of these is killed meanwhile."""
+    with WatchedRun(tmp_path, config_of(data, rows_per_encoding_task=1)) as run:
+        run.start("run")
+        kill_an_encoder(run)
+        assert run.wait(PATIENCE_SECONDS) == 0, run.tail(40)
+    parts = {path.name for path in run.output.glob("cache/encoded/train/parts/*")}
+    assert parts & {"00000-2", "00001-2"}
+    ours, theirs = run.metrics(), alone.metrics()
+    for split in ("valid", "test"):
+        for name in ("auc", "logloss", "calibration"):
+            assert ours[split][name] == pytest.approx(theirs[split][name], abs=1e-6), (split, name)
+    found, expected = (load_history(one.output / "history.csv") for one in (run, alone))
+    assert_same_epochs(found, expected)
+
+
 @pytest.mark.parametrize(
     ("update", "num_servers", "more"),
     [("async", 1, {}), ("sync", 1, {}), ("async", 3, {}), ("sync", 3, {"tls": "always"})],
