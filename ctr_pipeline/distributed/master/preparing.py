@@ -152,7 +152,8 @@ class WorkerKeeper:
         Args:
             now: Seconds on the clock of the board.
         """
-        processes = self._launcher.observe()
+        # A launcher may know members of an earlier start of the job, too.
+        processes = [one for one in self._launcher.observe() if self._is_ours(one)]
         for process in processes:
             place = self._places[process.index]
             if not process.running and process.incarnation != place.ended:
@@ -163,6 +164,9 @@ class WorkerKeeper:
         for index, place in self._places.items():
             if place.start_at is not None and now >= place.start_at:
                 self._start(index, place, now)
+
+    def _is_ours(self, process: ProcessState) -> bool:
+        return process.role == "worker" and process.index in self._places
 
     def _take_in_end(
         self, board: PreparationBoard, process: ProcessState, place: _Place, now: float

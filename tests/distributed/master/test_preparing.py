@@ -120,6 +120,16 @@ def test_a_launcher_that_is_busy_is_asked_again():
     assert launcher.starts == [0]
 
 
+def test_members_of_an_earlier_start_are_left_alone():
+    board, (launcher, keeper) = make_board(), make_keeper(num_workers=1)
+    for role, index in (("ps", 0), ("worker", 7)):
+        state = ProcessState(role, index, f"{role}-old", 1, False, 1, "error", "", 0)
+        launcher.states[role, index] = state
+    keeper.look(board, 0.0)
+    assert launcher.starts == [0]
+    assert not board.failure
+
+
 def test_nobody_is_started_when_all_is_done():
     board, (launcher, keeper) = make_board(), make_keeper()
     keeper.look(board, 0.0)
