@@ -110,7 +110,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     disk_bytes = checkpoint_bytes(config, plan)
     local_bytes = 0 if config.runtime.checkpoints is not None else disk_bytes or 0
     spilled = _max_spilled_bytes(config, max_bytes)
-    free_bytes = _free_bytes(config.run_folder)
+    free_bytes = free_space(config.run_folder)
     return CheckResult(
         rows=rows,
         left_out=tuple((decision.column, decision.reason) for decision in preview.left_out),
@@ -120,8 +120,8 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
         max_embedding_bytes=max_bytes,
         warnings=(
             *preview.warnings,
-            *_memory_warnings(max_bytes - spilled, psutil.virtual_memory().available),
-            *_disk_warnings(local_bytes, free_bytes),
+            *memory_warnings(max_bytes - spilled, psutil.virtual_memory().available),
+            *disk_warnings(local_bytes, free_bytes),
             *_spill_warnings(spilled, free_bytes - local_bytes),
         ),
         max_checkpoint_bytes=disk_bytes,
@@ -187,13 +187,14 @@ def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
     return most_kept_bytes(full_cut, num_kept=config.train.keep_checkpoints)
 
 
-def _free_bytes(folder: Path) -> int:
+def free_space(folder: Path) -> int:
     """Free bytes on the disk of a folder, which may not exist yet."""
     existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     return shutil.disk_usage(existing).free
 
 
-def _disk_warnings(max_checkpoint_bytes: int, free_bytes: int) -> tuple[str, ...]:
+def disk_warnings(max_checkpoint_bytes: int, free_bytes: int) -> tuple[str, ...]:
+    """What to say if checkpoints may not fit on the disk; empty if they do."""
     if max_checkpoint_bytes <= free_bytes:
         return ()
     return (
@@ -203,7 +204,8 @@ def _disk_warnings(max_checkpoint_bytes: int, free_bytes: int) -> tuple[str, ...
     )
 
 
-def _memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[str, ...]:
+def memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[str, ...]:
+    """What to say if embedding rows may not fit into memory; empty if they do."""
     if max_embedding_bytes <= available_bytes:
         return ()
     return (

@@ -72,7 +72,7 @@ def check_machine(progress: Progress) -> list[Check]:
         judge_folder("temporary", Path(tempfile.gettempdir())),
         judge_processor(processor_flags()),
     ]
-    checks += _probe_services(progress)
+    checks += probe_services(progress)
     with progress.task("Numba", total=None):
         checks.append(_probe_numba())
     with progress.task("TensorFlow", total=None):
@@ -172,7 +172,8 @@ def _probe_packages() -> dict[str, str | None]:
     return versions
 
 
-def _probe_services(progress: Progress) -> list[Check]:
+def probe_services(progress: Progress) -> list[Check]:
+    """One check for each service that a source format needs."""
     from ctr_pipeline.dataset.formats import FORMATS
 
     checks = []
@@ -197,7 +198,7 @@ def _probe_numba() -> Check:
         "assert kernel(numpy.arange(4)) == 6\n"
     )
     cache = os.environ.get("NUMBA_CACHE_DIR")
-    found, seconds = _run_python(program)
+    found, seconds = run_python(program)
     where = f", kernels cached in {cache}" if cache else ""
     if found is not None:
         remedy = "Reinstall it: pip install --force-reinstall numba"
@@ -209,7 +210,7 @@ def _probe_tensorflow() -> Check:
     program = (
         "import tensorflow as tf\nassert int(tf.reduce_sum(tf.constant([1, 2]))) == 3\nimport keras"
     )
-    found, seconds = _run_python(program)
+    found, seconds = run_python(program)
     if found is not None:
         remedy = "Reinstall it: pip install --force-reinstall tensorflow keras"
         return Check("TensorFlow", Verdict.FAILS, found, remedy)
@@ -219,7 +220,7 @@ def _probe_tensorflow() -> Check:
     return Check("TensorFlow", Verdict.WORKS, f"starts in {seconds:.1f} s")
 
 
-def _run_python(program: str) -> tuple[str | None, float]:
+def run_python(program: str) -> tuple[str | None, float]:
     """Runs a program in a new interpreter: its error, if it failed, and the seconds it took."""
     start = time.monotonic()
     try:

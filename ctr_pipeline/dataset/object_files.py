@@ -26,11 +26,11 @@ from ctr_pipeline.dataset.partitions import (
 )
 from ctr_pipeline.errors import DataError
 
-_BUFFER_BYTES = 64 << 10
-_FIRST_BYTES = 256 << 10
+BUFFER_BYTES = 64 << 10
+FIRST_BYTES = 256 << 10
 """Of a read that does not go on from the last one, such as that of a head or a footer."""
 
-_RANGE_BYTES = 8 << 20
+RANGE_BYTES = 8 << 20
 _RANGES_AHEAD = 2
 _RANGES_KEPT = 2
 """Columns of Parquet are not always asked for in their order."""
@@ -153,7 +153,7 @@ class ObjectFile:
             DataError: It changed since it was found, or cannot be read; closing it raises this too
                 if it changed while it was read.
         """
-        return io.BufferedReader(_RangeReader(self), _BUFFER_BYTES)
+        return io.BufferedReader(_RangeReader(self), BUFFER_BYTES)
 
 
 def names_object(text: str) -> bool:
@@ -429,7 +429,7 @@ class _RangeReader(io.RawIOBase):
                 break
             future.cancel()
         else:
-            size = max(wanted, _RANGE_BYTES if is_long else _FIRST_BYTES)
+            size = max(wanted, RANGE_BYTES if is_long else FIRST_BYTES)
             kept.append((position, self._fetch(position, self._length(position, size))))
         if is_long:
             self._read_ahead()
@@ -439,7 +439,7 @@ class _RangeReader(io.RawIOBase):
         kept, ahead = self._ranges.kept, self._ranges.ahead
         end = ahead[-1][0] + ahead[-1][1] if ahead else kept[-1][0] + len(kept[-1][1])
         while len(ahead) < _RANGES_AHEAD and end < self._file.size_bytes:
-            length = self._length(end, _RANGE_BYTES)
+            length = self._length(end, RANGE_BYTES)
             ahead.append((end, length, self._pool.submit(self._fetch, end, length)))
             end += length
 

@@ -25,7 +25,7 @@ NUMBER = "number"
 """The format of times that are numbers, greater ones later."""
 
 _NUMBER_TEXT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_MERGE_ABOVE = 1 << 20
+MERGE_ABOVE = 1 << 20
 _LEAST_TIMES = 5
 """Different times, below which a split of whole ones is far from its share."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -159,7 +159,7 @@ class TimeCounts:
         times, counts = np.unique(points, return_counts=True)
         self._fresh.append((times, counts))
         self._num_fresh += len(times)
-        if self._num_fresh > max(_MERGE_ABOVE, len(self._times)):
+        if self._num_fresh > max(MERGE_ABOVE, len(self._times)):
             self._merge()
 
     def totals(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

@@ -8,8 +8,8 @@ from ctr_pipeline.kernels.ranges import RangeRunner
 
 _FIRST_SIZE = 1 << 10
 # Work beside that of new rows: some milliseconds at a time.
-_CLEARED_AT_A_TIME = 1 << 17
-_MOVED_AT_A_TIME = 1 << 16
+CLEARED_AT_A_TIME = 1 << 17
+MOVED_AT_A_TIME = 1 << 16
 # For each new row, so that work ends before there is no room: see `make_room`.
 _CLEARED_A_ROW = 24
 _MOVED_A_ROW = 4
@@ -78,15 +78,15 @@ class KeyIndex:
             num_new: To be added.
         """
         needed = num_rows + num_new
-        self._move(max(_MOVED_AT_A_TIME, _MOVED_A_ROW * num_new))
+        self._move(max(MOVED_AT_A_TIME, _MOVED_A_ROW * num_new))
         if 8 * needed > 3 * len(self._table):
-            self._clear_next(needed, max(_CLEARED_AT_A_TIME, _CLEARED_A_ROW * num_new))
+            self._clear_next(needed, max(CLEARED_AT_A_TIME, _CLEARED_A_ROW * num_new))
         if 2 * needed > len(self._table):
             self._move(num_rows)
             following = self._clear_next(needed, 2 * len(self._table) + 4 * needed)
             self._old, self._num_moved, self._num_old = self._table, 0, num_rows
             self._table, self._next, self._num_cleared = following, None, 0
-            self._move(_MOVED_AT_A_TIME)
+            self._move(MOVED_AT_A_TIME)
 
     def _clear_next(self, needed: int, most_places: int) -> UInt64Array:
         """Clears a part of the larger table, or of one large enough for the rows needed."""
@@ -120,7 +120,7 @@ class KeyIndex:
 
     def whole_table(self) -> UInt64Array | None:
         """The table, once all rows stand in it; if they do not, some more follow, and None."""
-        self._move(_MOVED_AT_A_TIME)
+        self._move(MOVED_AT_A_TIME)
         return self._table if self._old is None else None
 
     def rebuild(self, num_rows: int) -> None:

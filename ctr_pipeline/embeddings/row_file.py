@@ -14,7 +14,7 @@ from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.specs.table import TableSpec
 
 _MAGIC = b"CTRROWS1"
-_BLOCK_ROWS = 16_384
+BLOCK_ROWS = 16_384
 
 
 def describe_rows(layout: RowLayout, tables: Sequence[TableSpec], seed: int) -> dict[str, Any]:
@@ -80,9 +80,9 @@ def read_values(
     """
     reader, num_rows = _open_rows(file, expected, place)
     keys_file.seek(reader.skip_array(8 * num_rows))
-    records = np.empty((min(_BLOCK_ROWS, num_rows), layout.record_floats), np.float32)
-    for first in range(0, num_rows, _BLOCK_ROWS):
-        count = min(_BLOCK_ROWS, num_rows - first)
+    records = np.empty((min(BLOCK_ROWS, num_rows), layout.record_floats), np.float32)
+    for first in range(0, num_rows, BLOCK_ROWS):
+        count = min(BLOCK_ROWS, num_rows - first)
         reader.read_array(records[:count])
         yield (
             np.frombuffer(keys_file.read(8 * count), np.int64),

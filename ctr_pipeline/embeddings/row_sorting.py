@@ -26,10 +26,10 @@ Item = TypeVar("Item", bound=np.generic)
 
 _RUN_BYTES = 128 << 20
 _MERGED_BYTES = 32 << 20
-_BLOCK_ROWS = 65_536
-_KEYS_SOUGHT = 4096
+BLOCK_ROWS = 65_536
+KEYS_SOUGHT = 4096
 _LEAST_STRIDE = 64
-_MOST_INDEXED = 1 << 20
+MOST_INDEXED = 1 << 20
 _GAP_BYTES = 4096
 _KEY_BYTES = 8
 
@@ -54,7 +54,7 @@ class SortedRows:
         self.num_rows = 0
         self._keys = _temporary_file(folder)
         self._values = _temporary_file(folder)
-        self._stride = max(_LEAST_STRIDE, -(-most_rows // _MOST_INDEXED))
+        self._stride = max(_LEAST_STRIDE, -(-most_rows // MOST_INDEXED))
         self._index_parts: list[Int64Array] = []
         self._index: Int64Array = np.empty(0, np.int64)
 
@@ -88,8 +88,8 @@ class SortedRows:
         """
         parts = [RowBlock(np.empty(0, np.int64), np.empty((0, self.width), np.float32))]
         keys = np.sort(keys)
-        for first in range(0, len(keys), _KEYS_SOUGHT):
-            wanted = keys[first : first + _KEYS_SOUGHT]
+        for first in range(0, len(keys), KEYS_SOUGHT):
+            wanted = keys[first : first + KEYS_SOUGHT]
             places = self._places_of(wanted)
             present = places >= 0
             parts.append(RowBlock(wanted[present], self._values_at(places[present])))
@@ -214,8 +214,8 @@ class RowSorter:
         with os_errors_explained(self._folder):
             self._runs.append((self._file.tell(), num_rows))
             for column in (self._keys_B, self._records_BV):
-                for first in range(0, num_rows, _BLOCK_ROWS):
-                    _write(self._file, column[order[first : first + _BLOCK_ROWS]])
+                for first in range(0, num_rows, BLOCK_ROWS):
+                    _write(self._file, column[order[first : first + BLOCK_ROWS]])
         self._num_held = 0
 
     def finish(self) -> SortedRows:
@@ -235,7 +235,7 @@ class RowSorter:
             found = SortedRows(self._folder, self._width, most_rows=most_rows)
             try:
                 runs = [self._read_run(offset, size, block_rows) for offset, size in self._runs]
-                for block in _newest_rows(merge_blocks(runs, _BLOCK_ROWS)):
+                for block in _newest_rows(merge_blocks(runs, BLOCK_ROWS)):
                     found.append(block)
                 found.finish()
             except BaseException:

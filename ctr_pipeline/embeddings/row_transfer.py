@@ -10,7 +10,7 @@ from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
 from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
-_BLOCK_ROWS = 1 << 16
+BLOCK_ROWS = 1 << 16
 _ID_MASK = (1 << ID_BITS) - 1
 _INT32_MAX = (1 << 31) - 1
 
@@ -74,8 +74,8 @@ def transfer_rows(
     num_ids_T = np.array([target.tables[move.table].num_ids for move in moves], np.int64)
     rows = target.rows
     with rows.lock:
-        for begin in range(0, source.num_rows, _BLOCK_ROWS):
-            end = min(begin + _BLOCK_ROWS, source.num_rows)
+        for begin in range(0, source.num_rows, BLOCK_ROWS):
+            end = min(begin + BLOCK_ROWS, source.num_rows)
             keys = source.rows.keys_N[begin:end]
             tables, ids = keys >> ID_BITS, keys & _ID_MASK
             ids = np.where(ids >= first_T[tables], ids + shift_T[tables], ids)

@@ -25,7 +25,7 @@ from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.kernels.ranges import RangeRunner
 
 # Rows are numbered by int32.
-_MOST_ROWS = (1 << 31) - 2
+MOST_ROWS = (1 << 31) - 2
 _SMALLEST_RESERVATION = 1 << 16
 _INT32_MAX = (1 << 31) - 1
 
@@ -70,7 +70,7 @@ class RowStorage:
     ) -> None:
         self.layout = layout
         self._table_seeds_T = table_seeds_T
-        self.records_NR, self.keys_N, self.marks_N = self._reserve(min(max_rows, _MOST_ROWS))
+        self.records_NR, self.keys_N, self.marks_N = self._reserve(min(max_rows, MOST_ROWS))
         self.headers_NR: Int32Array = self.records_NR.view(np.int32)
         self._spilled = None if memory_limit is None else SpilledPart(self.records_NR, memory_limit)
         self._index = KeyIndex(self.keys_N)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ctr_pipeline.durable import os_errors_explained
 
 # The file grows by so much at a time; an update waits some milliseconds for it.
-_GROWTH_BYTES = 16 << 20
+GROWTH_BYTES = 16 << 20
 _ZEROS = bytes(1 << 20)
 # The mmap module cannot map to a given address; this is the flag's value on Linux and macOS.
 _MAP_FIXED = 0x10
@@ -86,7 +86,7 @@ class SpilledPart:
         needed = self.limit.spilled_bytes(num_bytes)
         if needed <= self._file_bytes:
             return
-        file_bytes = min(-(-needed // _GROWTH_BYTES) * _GROWTH_BYTES, self._most_bytes)
+        file_bytes = min(-(-needed // GROWTH_BYTES) * GROWTH_BYTES, self._most_bytes)
         with os_errors_explained(self.limit.folder):
             if self._descriptor is None:
                 self._descriptor = self._mapped_file(file_bytes)

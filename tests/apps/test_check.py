@@ -132,19 +132,19 @@ def test_missing_file_is_refused(settings):
 
 
 def test_rows_beyond_the_memory_are_warned_of():
-    from ctr_pipeline.apps.check import _memory_warnings
+    from ctr_pipeline.apps.check import memory_warnings
 
-    assert _memory_warnings(5, 5) == ()
-    (warning,) = _memory_warnings(22_000_000_000, 15_000_000_000)
+    assert memory_warnings(5, 5) == ()
+    (warning,) = memory_warnings(22_000_000_000, 15_000_000_000)
     assert "22.0 GB" in warning
     assert "15.0 GB" in warning
 
 
 def test_checkpoints_beyond_the_disk_are_warned_of():
-    from ctr_pipeline.apps.check import _disk_warnings
+    from ctr_pipeline.apps.check import disk_warnings
 
-    assert _disk_warnings(5, 5) == ()
-    (warning,) = _disk_warnings(22_000_000_000, 15_000_000_000)
+    assert disk_warnings(5, 5) == ()
+    (warning,) = disk_warnings(22_000_000_000, 15_000_000_000)
     assert "22.0 GB on disk" in warning
     assert "15.0 GB are free" in warning
 
@@ -153,7 +153,7 @@ def test_rows_beyond_the_memory_limit_need_a_place_on_disk(settings, monkeypatch
     from ctr_pipeline.apps import check as preview
 
     features = [{"columns": "city", "id": [{"hash": {"buckets": 10**6}}]}]
-    monkeypatch.setattr(preview, "_free_bytes", lambda folder: 20_000_000)
+    monkeypatch.setattr(preview, "free_space", lambda folder: 20_000_000)
     limited = settings | {"train": {"embeddings": {"memory_limit_gb": 0.03}}}
     result = check(limited, features=features)
     spilled = result.max_embedding_bytes - 30_000_000
@@ -161,7 +161,7 @@ def test_rows_beyond_the_memory_limit_need_a_place_on_disk(settings, monkeypatch
     assert f"may take {spilled / 1e9:.1f} GB on disk" in warning
     assert "room for 0.0 GB" in warning
     assert "raise the limit" in warning
-    monkeypatch.setattr(preview, "_free_bytes", lambda folder: spilled)
+    monkeypatch.setattr(preview, "free_space", lambda folder: spilled)
     assert check(limited, features=features).warnings == ()
     # Memory is warned of up to the limit alone.
     monkeypatch.setattr(
@@ -184,7 +184,7 @@ def test_disk_need_of_checkpoints_is_told_where_there_are_servers(settings, monk
     # A weight with one slot, a vector of 4 with two slots each; the header, id and table.
     full_cut = 10**6 * (4 * (1 + 1 + 4 + 8) + 8 + 4 + 8)
     assert 9 * full_cut < result.max_checkpoint_bytes < 1.1 * 9 * full_cut
-    monkeypatch.setattr("ctr_pipeline.apps.check._free_bytes", lambda folder: 10**6)
+    monkeypatch.setattr("ctr_pipeline.apps.check.free_space", lambda folder: 10**6)
     poor = check(settings, features=features, runtime={"mode": "processes", "partitions": 4})
     assert "checkpoints may take" in poor.warnings[-1]
 

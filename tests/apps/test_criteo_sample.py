@@ -64,7 +64,7 @@ def test_same_arguments_give_the_same_bytes_and_another_seed_others(tmp_path):
 def test_rows_do_not_depend_on_how_they_are_cut_into_blocks(tmp_path, monkeypatch):
     whole, pieces = tmp_path / "whole.tsv", tmp_path / "pieces.tsv"
     summary = write(whole, num_rows=3_000)
-    monkeypatch.setattr("ctr_pipeline.apps.sample.criteo_sample._BLOCK_ROWS", 701)
+    monkeypatch.setattr("ctr_pipeline.apps.sample.criteo_sample.BLOCK_ROWS", 701)
     in_pieces = write(pieces, num_rows=3_000)
     assert whole.read_bytes() == pieces.read_bytes()
     assert in_pieces.learnable_floor == pytest.approx(summary.learnable_floor, abs=1e-12)

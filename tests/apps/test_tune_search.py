@@ -295,7 +295,7 @@ def test_a_second_search_is_refused_while_one_holds_the_folder(world):
 
 def test_only_advice_about_tracing_is_kept_back(caplog):
     logger = logging.getLogger("tensorflow")
-    with tuning_stage._quiet_tracing():
+    with tuning_stage.quiet_tracing():
         logger.warning("5 out of the last 5 calls triggered tf.function retracing")
         logger.warning("something else")
     logger.warning("triggered tf.function retracing, outside")

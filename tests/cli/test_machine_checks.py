@@ -82,7 +82,7 @@ def test_doctor_fails_only_if_a_run_would(monkeypatch, capsys, verdict, code):
     ],
 )
 def test_probe_tells_what_went_wrong(program, message):
-    found, seconds = machine_checks._run_python(program)
+    found, seconds = machine_checks.run_python(program)
     assert found == message
     assert seconds > 0
 
@@ -110,6 +110,6 @@ def test_doctor_asks_the_service(monkeypatch, key, verdict):
             monkeypatch.setenv(name, value)
         if key is not None:
             monkeypatch.setenv("ODPS_ACCESS_KEY", key)
-        (check,) = machine_checks._probe_services(SilentProgress())
+        (check,) = machine_checks.probe_services(SilentProgress())
     assert check.verdict is verdict
     assert ACCESS_KEY not in check.found

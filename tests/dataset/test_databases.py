@@ -291,7 +291,7 @@ def test_a_locked_sqlite_is_refused(tmp_path, monkeypatch):
     address = run_sqlite(path, "CREATE TABLE t (label INT, x INT)", rows=[(0, 1), (1, 2)])
     with closing(sqlite3.connect(path)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
-        monkeypatch.setattr(sqlite_file, "_WAIT_SECONDS", 0.01)
+        monkeypatch.setattr(sqlite_file, "WAIT_SECONDS", 0.01)
         assert "is being written by another program" in refusal(address).message
 
 

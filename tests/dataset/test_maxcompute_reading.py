@@ -105,7 +105,7 @@ def test_throttled_requests_wait_and_go_on(service, expected, tmp_path):
 
 def test_an_expired_session_is_replaced_by_another(service, expected, tmp_path, monkeypatch):
     service.add_table("clicks", clicks())
-    monkeypatch.setattr(reading, "_READ_AHEAD", 1)
+    monkeypatch.setattr(reading, "READ_AHEAD", 1)
     source = inspect_source(config(**WHOLE))
     table = source.opened[source.files["train"][0]]
     reader = reading.open_rows(table, ["price"])

@@ -98,9 +98,9 @@ def rows_of(train, folder, **options):
 
 @pytest.mark.parametrize("name", FILES)
 def test_an_object_holds_what_the_same_file_holds(store, tmp_path, name, monkeypatch):
-    monkeypatch.setattr(object_files, "_FIRST_BYTES", 1_000)
-    monkeypatch.setattr(object_files, "_RANGE_BYTES", 3_000)
-    monkeypatch.setattr(object_files, "_BUFFER_BYTES", 500)
+    monkeypatch.setattr(object_files, "FIRST_BYTES", 1_000)
+    monkeypatch.setattr(object_files, "RANGE_BYTES", 3_000)
+    monkeypatch.setattr(object_files, "BUFFER_BYTES", 500)
     content = FILES[name]()
     (tmp_path / name).write_bytes(content)
     store.pipe(f"/bucket/{name}", content)
@@ -191,9 +191,7 @@ def test_ranges_are_the_bytes_of_the_object(size, moves, sizes):
     memory.pipe("/bucket/bytes", content)
     expected = io.BytesIO(content)
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in zip(
-            ("_FIRST_BYTES", "_RANGE_BYTES", "_BUFFER_BYTES"), sizes, strict=True
-        ):
+        for name, value in zip(("FIRST_BYTES", "RANGE_BYTES", "BUFFER_BYTES"), sizes, strict=True):
             patch.setattr(object_files, name, value)
         with ObjectFile("memory://bucket/bytes", size).open() as stream:
             for move, amount in moves:
@@ -205,9 +203,9 @@ def test_ranges_are_the_bytes_of_the_object(size, moves, sizes):
 
 
 def test_what_is_read_in_order_is_asked_for_once(store, monkeypatch):
-    monkeypatch.setattr(object_files, "_FIRST_BYTES", 100)
-    monkeypatch.setattr(object_files, "_RANGE_BYTES", 1_000)
-    monkeypatch.setattr(object_files, "_BUFFER_BYTES", 64)
+    monkeypatch.setattr(object_files, "FIRST_BYTES", 100)
+    monkeypatch.setattr(object_files, "RANGE_BYTES", 1_000)
+    monkeypatch.setattr(object_files, "BUFFER_BYTES", 64)
     content = bytes(range(256)) * 40
     store.pipe("/bucket/bytes", content)
     calls = Call(monkeypatch)
@@ -279,9 +277,9 @@ def test_a_store_that_refuses_to_list_names_the_credentials(monkeypatch):
     ("name", "at"), [("rows.csv", 3), ("rows.parquet", 3), ("rows.recordio", 3)]
 )
 def test_an_object_that_changes_while_it_is_read_is_refused(store, monkeypatch, name, at):
-    monkeypatch.setattr(object_files, "_FIRST_BYTES", 1_000)
-    monkeypatch.setattr(object_files, "_RANGE_BYTES", 3_000)
-    monkeypatch.setattr(object_files, "_BUFFER_BYTES", 500)
+    monkeypatch.setattr(object_files, "FIRST_BYTES", 1_000)
+    monkeypatch.setattr(object_files, "RANGE_BYTES", 3_000)
+    monkeypatch.setattr(object_files, "BUFFER_BYTES", 500)
     content = FILES[name]()
     if name == "rows.csv":
         # More than one block, which is one range, and so of one version.
@@ -429,8 +427,8 @@ def web(tmp_path):
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
 def test_a_web_server_is_read_in_ranges(web, tmp_path, name, monkeypatch):
     address, handler = web
-    monkeypatch.setattr(object_files, "_FIRST_BYTES", 1_000)
-    monkeypatch.setattr(object_files, "_RANGE_BYTES", 10_000)
+    monkeypatch.setattr(object_files, "FIRST_BYTES", 1_000)
+    monkeypatch.setattr(object_files, "RANGE_BYTES", 10_000)
     (handler.folder / name).write_bytes(FILES[name]())
     found = rows_of(f"{address}/{name}?version=1", tmp_path)
     assert found["price"] == [n / 4 for n in range(5_000)]

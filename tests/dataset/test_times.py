@@ -103,7 +103,7 @@ def test_borders_are_the_nearest_that_leave_every_split_a_time(counts, valid, te
 
 
 def test_counts_of_times_are_merged(monkeypatch):
-    monkeypatch.setattr("ctr_pipeline.dataset.times._MERGE_ABOVE", 3)
+    monkeypatch.setattr("ctr_pipeline.dataset.times.MERGE_ABOVE", 3)
     counts, rows = TimeCounts(), np.random.default_rng(0).integers(0, 50, (20, 30)).astype(float)
     for some in rows:
         counts.add(some)

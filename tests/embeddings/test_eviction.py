@@ -188,7 +188,7 @@ def test_rows_that_are_taken_out_leave_the_others_as_they_are(calls):
 
 
 def test_rows_are_not_taken_out_while_the_index_grows(monkeypatch):
-    monkeypatch.setattr(key_index, "_MOVED_AT_A_TIME", 100)
+    monkeypatch.setattr(key_index, "MOVED_AT_A_TIME", 100)
     store = make_store()
     step = 0
     while store.rows._index._old is None:

@@ -15,8 +15,8 @@ RUNNER = RangeRunner(1)
 @pytest.fixture
 def small_steps(monkeypatch):
     """So that a few thousand rows take many steps."""
-    monkeypatch.setattr(key_index, "_CLEARED_AT_A_TIME", 8)
-    monkeypatch.setattr(key_index, "_MOVED_AT_A_TIME", 2)
+    monkeypatch.setattr(key_index, "CLEARED_AT_A_TIME", 8)
+    monkeypatch.setattr(key_index, "MOVED_AT_A_TIME", 2)
 
 
 class Rows:
@@ -77,7 +77,7 @@ def test_a_call_does_its_share_of_the_growth_and_no_more(monkeypatch):
         return original(index, row_keys, first, last)
 
     monkeypatch.setattr(row_kernels, "index_rows", index_rows)
-    monkeypatch.setattr(key_index, "_MOVED_AT_A_TIME", 64)
+    monkeypatch.setattr(key_index, "MOVED_AT_A_TIME", 64)
     rows = Rows()
     for begin in range(0, 20_000, 20):
         rows.add(range(begin, begin + 20))

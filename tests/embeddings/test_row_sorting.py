@@ -130,7 +130,7 @@ def test_a_key_that_stands_twice_in_a_file_is_told(tmp_path, run_rows):
 
 @pytest.mark.parametrize("num_keys", [0, 1, 63, 64, 65, 20_000])
 def test_rows_are_found_among_many(tmp_path, monkeypatch, num_keys):
-    monkeypatch.setattr(row_sorting, "_KEYS_SOUGHT", 100)
+    monkeypatch.setattr(row_sorting, "KEYS_SOUGHT", 100)
     keys = np.random.default_rng(1).permutation(np.arange(num_keys, dtype=np.int64) * 3)
     rows = sort_all(tmp_path, [block_of(keys)], run_bytes=3000 * ROW_BYTES)
     sought = np.arange(-2, 3 * num_keys + 5, 2, dtype=np.int64)
@@ -143,7 +143,7 @@ def test_rows_are_found_among_many(tmp_path, monkeypatch, num_keys):
 
 
 def test_an_index_that_would_be_large_is_thinned(tmp_path, monkeypatch):
-    monkeypatch.setattr(row_sorting, "_MOST_INDEXED", 4)
+    monkeypatch.setattr(row_sorting, "MOST_INDEXED", 4)
     keys = np.arange(1000, dtype=np.int64)
     rows = sort_all(tmp_path, [block_of(keys)])
     assert len(rows._index) == 4
@@ -168,7 +168,7 @@ def peak_bytes(folder, num_rows, run_bytes):
 
 
 def test_memory_is_that_of_a_run_however_many_rows_there_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(row_sorting, "_BLOCK_ROWS", 5000)
+    monkeypatch.setattr(row_sorting, "BLOCK_ROWS", 5000)
     run_bytes = 20_000 * ROW_BYTES
     peak_bytes(tmp_path, 20_000, run_bytes)
     few, many = (peak_bytes(tmp_path, num_rows, run_bytes) for num_rows in (40_000, 400_000))

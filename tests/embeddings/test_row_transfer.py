@@ -74,7 +74,7 @@ def test_rows_are_transferred_bit_for_bit_and_the_last_ids_move_up():
 
 
 def test_many_rows_go_in_blocks_and_training_goes_on(monkeypatch):
-    monkeypatch.setattr("ctr_pipeline.embeddings.row_transfer._BLOCK_ROWS", 7)
+    monkeypatch.setattr("ctr_pipeline.embeddings.row_transfer.BLOCK_ROWS", 7)
     source, target = store({"item": 300}), store({"item": 300})
     train(source, 10)
     transfer_rows(source, target, [TableMove(0, 300, 0)])

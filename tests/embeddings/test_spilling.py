@@ -98,7 +98,7 @@ def longest_file(num_bytes):
 def test_a_stream_trains_the_same_bits_under_any_limit(tmp_path_factory, limit, threads, growth):
     folder = tmp_path_factory.mktemp("rows")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spilling, "_GROWTH_BYTES", growth)
+        patch.setattr(spilling, "GROWTH_BYTES", growth)
         free, bound = make_store(), make_store(MemoryLimit(limit, folder), threads)
         for store in (free, bound):
             train(store, num_steps=30)
@@ -113,7 +113,7 @@ def test_a_stream_trains_the_same_bits_under_any_limit(tmp_path_factory, limit, 
 def test_what_is_said_to_lie_in_the_file_lies_there(tmp_path, monkeypatch, native):
     if not native:
         monkeypatch.delattr(os, "posix_fallocate")
-    monkeypatch.setattr(spilling, "_GROWTH_BYTES", 8192)
+    monkeypatch.setattr(spilling, "GROWTH_BYTES", 8192)
     opened = []
     make_file = spilling.tempfile.mkstemp
 
@@ -159,7 +159,7 @@ def test_blocks_go_back_to_the_disk_with_the_rows(tmp_path):
 
 
 def test_a_full_disk_is_an_error_that_changes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(spilling, "_GROWTH_BYTES", 4096)
+    monkeypatch.setattr(spilling, "GROWTH_BYTES", 4096)
     store = make_store(MemoryLimit(4096, tmp_path / "run"))
     for most_bytes, num_rows in ((4096, 51), (1 << 16, 102)):
         store.read_rows(np.arange(num_rows), create=True)

@@ -402,7 +402,7 @@ def test_memory_is_accounted_exactly():
 
 
 def test_more_rows_than_room_is_an_error_that_changes_nothing(monkeypatch):
-    monkeypatch.setattr("ctr_pipeline.embeddings.rows._MOST_ROWS", 10)
+    monkeypatch.setattr("ctr_pipeline.embeddings.rows.MOST_ROWS", 10)
     store = make_store(tables=[TableSpec("x", 100)])
     store.read_rows(np.arange(8), create=True)
     with pytest.raises(TrainingError, match="11 embedding rows are needed, there is room for 10"):

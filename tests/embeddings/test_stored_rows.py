@@ -143,7 +143,7 @@ def saved(store, folder):
 
 
 def test_a_saved_store_holds_the_same_rows_on_disk_as_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("ctr_pipeline.embeddings.row_file._BLOCK_ROWS", 100)
+    monkeypatch.setattr("ctr_pipeline.embeddings.row_file.BLOCK_ROWS", 100)
     store = make_store()
     train(store, np.random.default_rng(5).permutation(EVERYTHING)[:777], 1)
     rows = open_row_file(make_store(), saved(store, tmp_path), tmp_path)

@@ -207,7 +207,7 @@ def address_space(*, num_rows: int) -> Callable[[World], None]:
         where = "ctr_pipeline.embeddings"
         world.monkeypatch.setattr(f"{where}.reserved.mmap", SimpleNamespace(**known, mmap=reserve))
         if num_rows:
-            world.monkeypatch.setattr(f"{where}.rows._MOST_ROWS", num_rows)
+            world.monkeypatch.setattr(f"{where}.rows.MOST_ROWS", num_rows)
 
     return spoil
 

@@ -90,7 +90,7 @@ def _endless_row(row: str) -> Callable[[World], None]:
 
 
 def _endless_first_row(world: World) -> None:
-    limit = "ctr_pipeline.dataset.formats.text.head._LONGEST_FIRST_RECORD_BYTES"
+    limit = "ctr_pipeline.dataset.formats.text.head.LONGEST_FIRST_RECORD_BYTES"
     world.monkeypatch.setattr(limit, 4 << 20)
     world.write("rows.csv", HEADER + "1,2," + "x" * (4 << 20))
 

@@ -34,7 +34,7 @@ class Launcher:
 def run(tmp_path, monkeypatch):
     """A run whose master serves nowhere; looks follow each other at once."""
     (tmp_path / "job").mkdir()
-    monkeypatch.setattr(job_following, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(job_following, "LOOK_SECONDS", 0.0)
     return SimpleNamespace(path=tmp_path, logs=tmp_path / "logs")
 
 

@@ -25,7 +25,7 @@ def test_the_last_lines_whatever_the_size_of_blocks(
     lines = content.decode().splitlines(keepends=True)
     expected = "".join(lines[max(0, len(lines) - num_lines) :] if num_lines else []).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job_control, "_BLOCK_BYTES", block_bytes)
+        patch.setattr(job_control, "BLOCK_BYTES", block_bytes)
         assert last_lines(content, num_lines, path) == expected
 
 

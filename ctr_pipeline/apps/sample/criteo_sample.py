@@ -31,7 +31,7 @@ from ctr_pipeline.pipeline.stages.planted import truth_path
 from ctr_pipeline.progress import Progress
 
 SMALLEST_SAMPLE = 100
-_BLOCK_ROWS = 16_384
+BLOCK_ROWS = 16_384
 _HEX_PAIRS = np.frombuffer(
     "".join(f"{byte:02x}" for byte in range(256)).encode("ascii"), dtype=np.uint16
 )
@@ -141,8 +141,8 @@ def write_criteo_sample(
     with durable_write(path) as file, progress.task("sample", total=num_rows) as task:
         writer = _open_writer(file, header=header)
         for part, (start, stop) in enumerate(pairwise(bounds)):
-            for first in range(start, stop, _BLOCK_ROWS):
-                block_rows = min(_BLOCK_ROWS, stop - first)
+            for first in range(start, stop, BLOCK_ROWS):
+                block_rows = min(BLOCK_ROWS, stop - first)
                 draw = model.draw(first, block_rows)
                 additive_B, interaction_B = model.additive_and_interaction_logits(draw)
                 probabilities_B = sigmoid(additive_B + interaction_B)

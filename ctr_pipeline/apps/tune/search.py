@@ -259,7 +259,7 @@ def run_search(
         number = len(records)
         place = f"{number + 1} of {tune.trials}"
         progress.log(f"Trial {number} ({place}): {values_text(proposal.values)}")
-        with _quiet_tracing():
+        with quiet_tracing():
             record = search.try_values(proposal, number)
         durable.write_text(folder.trial(number).path / _RECORD, record.model_dump_json() + "\n")
         records.append(record)
@@ -447,7 +447,7 @@ class _Search:
 
 
 @contextmanager
-def _quiet_tracing() -> Iterator[None]:
+def quiet_tracing() -> Iterator[None]:
     """Drops TensorFlow's warnings of retracing: each trial is another model, traced once."""
 
     def is_other(record: logging.LogRecord) -> bool:

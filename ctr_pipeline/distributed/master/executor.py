@@ -349,7 +349,7 @@ class JobExecutor:
                     self._job.hang_up(self._hung_up.popleft())
                 answer, actions = question(self._clock())
             except Exception as error:  # noqa: BLE001  the machine is in an unknown state
-                self._die(error)
+                self.die(error)
                 raise MasterGoneError from None
             if actions:
                 self._asked += 1
@@ -385,7 +385,7 @@ class JobExecutor:
             self._perform(actions)
             settled = last
         except Exception as error:  # noqa: BLE001  what of it was done is unknown
-            self._die(error)
+            self.die(error)
             raise MasterGoneError from None
         finally:
             with self._turn:
@@ -395,7 +395,7 @@ class JobExecutor:
     def _stumble(self, where: str, error: Exception) -> None:
         """Takes in an error of a thread of its own: only one that lost the ledger ends a master."""
         if isinstance(error, LedgerLostError):
-            self._die(error)
+            self.die(error)
         if isinstance(error, MasterGoneError) or self._closing.is_set():
             return
         _LOGGER.error("the master goes on after an error in %s", where, exc_info=error)
@@ -409,7 +409,8 @@ class JobExecutor:
             with suppress(MasterGoneError):
                 self.announce(what, "it goes on and tries again")
 
-    def _die(self, error: Exception) -> None:
+    def die(self, error: Exception) -> None:
+        """Ends the master with an error; the first one counts."""
         if self._death is None:
             self._death = error
         self._closing.set()

@@ -57,7 +57,7 @@ values close to them were there before; others were."""
 # Of a part of a move; a pull or push waits for one at most.
 _ROWS_LOOKED_AT = 1 << 15
 _ROWS_SHOWN = 1 << 14
-_ROWS_CLEANED = 1 << 13
+ROWS_CLEANED = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -418,7 +418,7 @@ class ServerState:
             return 0, np.empty(0, np.int32)
         rows = self._store.rows
         end = rows.num_rows if end is None else end
-        first = max(0, end - _ROWS_CLEANED)
+        first = max(0, end - ROWS_CLEANED)
         is_foreign = ~self._is_owned_P[self.partitions_of(rows.keys_N[first:end].copy())]
         return first, (first + np.flatnonzero(is_foreign)).astype(np.int32)
 

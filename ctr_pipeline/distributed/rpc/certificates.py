@@ -20,7 +20,7 @@ SERVING_ROLES: dict[str, Role] = {
 """Who may serve a service."""
 
 _JOB_NAME = "job.ctrpipe.internal"
-_VALID_FOR = datetime.timedelta(days=3652)
+VALID_FOR = datetime.timedelta(days=3652)
 """Ten years, longer than any job: each start of a job makes new ones, and nothing else has to."""
 
 _CLOCKS_DIFFER_BY = datetime.timedelta(minutes=10)
@@ -73,7 +73,7 @@ def make_certificates() -> dict[Role, TlsFiles]:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _CLOCKS_DIFFER_BY)
-            .not_valid_after(now + _VALID_FOR)
+            .not_valid_after(now + VALID_FOR)
         )
 
     authority = (

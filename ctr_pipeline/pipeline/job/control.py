@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.2
 _LOG_POLL_SECONDS = 1.0
 _SCALE_SECONDS = 2.0
 _MEMBER = re.compile(r"(master|ps|worker)-[0-9]+|fork-server")
-_BLOCK_BYTES = 1 << 16
+BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ def read_log(
     try:
         file.seek(_find_last_lines(file, num_lines))
         while True:
-            while data := file.read(_BLOCK_BYTES):
+            while data := file.read(BLOCK_BYTES):
                 yield data
             if not follow:
                 return
@@ -371,7 +371,7 @@ def _find_last_lines(file: IO[bytes], num_lines: int) -> int:
         return end
     ends_left = num_lines
     while place > 0:
-        size = min(_BLOCK_BYTES, place)
+        size = min(BLOCK_BYTES, place)
         place -= size
         file.seek(place)
         block = file.read(size)

@@ -25,7 +25,7 @@ from ctr_pipeline.progress import Progress
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
-_LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5
 _STOP_SECONDS = 120.0
 _FINISH_SECONDS = 20.0
 _RESUME = "--resume goes on from the last checkpoint"
@@ -79,7 +79,7 @@ def follow_job(
                     interruption.raise_if_requested()
                     # Somebody ran 'ctrpipe stop'.
                     raise Interrupted(signal.SIGTERM)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
 
 
 def _last_view(job: Job, launcher: Launcher, failure: str) -> JobView | None:

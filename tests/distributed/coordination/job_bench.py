@@ -214,7 +214,7 @@ class Bench:
 
 
 def held_by(bench, name):
-    board = bench.job._state.open_board()
+    board = bench.job.state.open_board()
     return tuple(HeldLease(key, task.attempt) for key, task in board.held_by(name))
 
 

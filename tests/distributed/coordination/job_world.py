@@ -131,7 +131,7 @@ def loss_of(batch: Batch) -> float:
 def count_batches(job: Job) -> frozenset[Batch]:
     """The batches that the machine counts; closed epochs count as whole."""
     # The one look inside: the status tells records, not batches.
-    ledger, masks = job._state.ledger, ()
+    ledger, masks = job.state.ledger, ()
     if ledger.board is not None:
         keys = (TaskKey("train", ledger.epoch, task, "train") for task in range(4))
         masks = tuple((key, ledger.board.task(key).done_mask) for key in keys)
@@ -618,7 +618,7 @@ class World:
 
     def count_failures(self) -> int:
         """Failures that tasks are blamed for."""
-        boards = self.job._state.boards()
+        boards = self.job.state.boards()
         return sum(task.failures for board in boards for _, task in board.touched())
 
     # Members.
@@ -957,7 +957,7 @@ class World:
 
     def commit_cut(self, cut: Cut) -> None:
         if self.freeze_late:
-            cut.frozen = json.dumps({**json.loads(cut.frozen), **self.job._state.ledger.freeze()})
+            cut.frozen = json.dumps({**json.loads(cut.frozen), **self.job.state.ledger.freeze()})
             cut.counted = self.oracle.counted
         for part_of, server in enumerate(self.servers):
             model: Counter[Batch] = Counter()
@@ -995,7 +995,7 @@ class World:
             return
         self.pending_restore = None
         self.failed_restores = self.failed_restores + 1 if fails else 0
-        if self.damages and action.cut and not self.job._state.head.training_over:
+        if self.damages and action.cut and not self.job.state.head.training_over:
             self.damages = False
             self.failed_restores = 0
             # Where no other is left the job would fail; so its volume is only away for a moment.
@@ -1014,7 +1014,7 @@ class World:
             server.restore(action.generation, self.chain_of(cut, place) if cut else [])
         frozen = json.loads(cut.frozen) if cut else {}
         rolls_back = (
-            action.generation == self.job.generation and not self.job._state.head.training_over
+            action.generation == self.job.generation and not self.job.state.head.training_over
         )
         self.tell(RestoreDone(action.generation, action.cut, frozen))
         if rolls_back:

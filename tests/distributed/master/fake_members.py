@@ -565,7 +565,7 @@ class World:
 
     def kill_master(self) -> None:
         """What it had not yet written is lost."""
-        self.master.executor._die(KilledError())
+        self.master.executor.die(KilledError())
         self.master.store._waiting.clear()
         self._thread.join(30)
         assert not self._thread.is_alive()
@@ -658,6 +658,6 @@ class World:
     def close(self) -> None:
         self.is_over = True
         if self._thread is not None and self._thread.is_alive():
-            self.master.executor._die(KilledError())
+            self.master.executor.die(KilledError())
             self._thread.join(30)
         self.launcher.kill_all()

@@ -249,7 +249,7 @@ def test_a_source_that_holds_serves_nobody_until_it_hears_the_outcome(spec):
 
 
 def test_rows_that_are_left_go_part_by_part_while_everybody_is_served(spec, monkeypatch):
-    monkeypatch.setattr(server_state_module, "_ROWS_CLEANED", 3)
+    monkeypatch.setattr(server_state_module, "ROWS_CLEANED", 3)
     world = World(spec, num_cores=2, seed=4)
     for _ in range(20):
         world.some_pushes()
@@ -274,7 +274,7 @@ def test_rows_that_are_left_go_part_by_part_while_everybody_is_served(spec, monk
 
 
 def test_a_move_away_ends_the_dropping_of_rows_of_an_earlier_one(spec, monkeypatch, tmp_path):
-    monkeypatch.setattr(server_state_module, "_ROWS_CLEANED", 3)
+    monkeypatch.setattr(server_state_module, "ROWS_CLEANED", 3)
     CutStorage.at(tmp_path).begin(spec.job)
     world = World(replace(spec, checkpoints_folder=str(tmp_path)), num_cores=2, seed=4)
     for _ in range(20):

@@ -136,7 +136,7 @@ class TestCertificates:
 
     def test_an_expired_one_is_told(self, tmp_path, monkeypatch):
         monkeypatch.setattr(
-            "ctr_pipeline.distributed.rpc.certificates._VALID_FOR", -datetime.timedelta(minutes=1)
+            "ctr_pipeline.distributed.rpc.certificates.VALID_FOR", -datetime.timedelta(minutes=1)
         )
         Access.create(tmp_path, True)
         with pytest.raises(RunFolderError, match=r"expired on .*ctrpipe run --resume"):

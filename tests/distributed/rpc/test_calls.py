@@ -681,7 +681,7 @@ class TestRoles:
         method = Method("Do", Ask, Answer, lambda ask: Answer("done"))
         with monkeypatch.context() as patch:
             patch.setattr(
-                "ctr_pipeline.distributed.rpc.certificates._VALID_FOR",
+                "ctr_pipeline.distributed.rpc.certificates.VALID_FOR",
                 -datetime.timedelta(minutes=1),
             )
             expired = Access.create(tmp_path, True)

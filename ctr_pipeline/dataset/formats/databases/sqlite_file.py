@@ -30,7 +30,7 @@ from ctr_pipeline.errors import DataError
 
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
 _LOOKED_AT_ROWS = 20_000
-_WAIT_SECONDS = 10.0
+WAIT_SECONDS = 10.0
 """For another program that writes."""
 
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -196,7 +196,7 @@ def _connect(table: DatabaseAddress) -> sqlite3.Connection:
     path = quote(str(table.file.resolve()))
     # Blocks may be asked for by another thread than the one that began, never by two at a time.
     connection = sqlite3.connect(
-        f"file:{path}?mode=ro", uri=True, check_same_thread=False, timeout=_WAIT_SECONDS
+        f"file:{path}?mode=ro", uri=True, check_same_thread=False, timeout=WAIT_SECONDS
     )
     connection.text_factory = bytes
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)

@@ -22,7 +22,7 @@ from ctr_pipeline.dataset.source import WHOLE, Range
 from ctr_pipeline.ordered_map import map_in_order
 
 RANGE_ROWS = 32_768
-_READ_AHEAD = 4
+READ_AHEAD = 4
 
 
 def read_table_blocks(
@@ -42,12 +42,12 @@ def read_table_blocks(
     def read(place: tuple[int, int]) -> list[pa.RecordBatch]:
         return reader.read(*place)
 
-    pool = ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="tunnel")
+    pool = ThreadPoolExecutor(READ_AHEAD, thread_name_prefix="tunnel")
     try:
         places = [
             (part.first + first, count) for first, count in ranges(after - part.first, RANGE_ROWS)
         ]
-        for batches in map_in_order(pool, read, places, ahead=_READ_AHEAD - 1):
+        for batches in map_in_order(pool, read, places, ahead=READ_AHEAD - 1):
             for batch in batches:
                 done += batch.num_rows
                 position = source.facts.size_bytes * done // max(num_rows, 1)

@@ -16,7 +16,7 @@ from ctr_pipeline.dataset.formats.text.records import (
 )
 from ctr_pipeline.errors import DataError
 
-_LONGEST_FIRST_RECORD_BYTES = 16 << 20
+LONGEST_FIRST_RECORD_BYTES = 16 << 20
 _CONTROL = re.compile(rb"[\x00\x04-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")
 _DELIMITERS = ("\t", ",", ";", "|")
@@ -91,7 +91,7 @@ def look_at(path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | N
         is_row = data.columns is not None
         if end is not None and (is_whole or is_row or find_last_end(head[end:], dialect)):
             break
-        if num_bytes >= _LONGEST_FIRST_RECORD_BYTES:
+        if num_bytes >= LONGEST_FIRST_RECORD_BYTES:
             raise DataError(
                 f"the first rows do not end within {num_bytes >> 20} MiB",
                 place=f"{path}, row 1",

@@ -80,11 +80,14 @@ class Job:
     """The state of a job and everything that changes it.
 
     Make one with `begin`, `from_ledger`, `from_cut` or `to_score`.
+
+    Attributes:
+        state: What it decides by; only its own methods change it.
     """
 
     def __init__(self, settings: JobSettings, now: float) -> None:
-        self._state = JobState.begin(settings, now)
-        self._records = LedgerRecords(self._state)
+        self.state = JobState.begin(settings, now)
+        self._records = LedgerRecords(self.state)
 
     @classmethod
     def begin(cls, settings: JobSettings, now: float) -> Self:
@@ -107,7 +110,7 @@ class Job:
         if stored is None:
             return cls.begin(settings, now)
         job = cls(settings, now)
-        state = job._state
+        state = job.state
         state.head, state.ledger, state.scoring = stored.head, stored.ledger, stored.scoring
         state.members, state.cuts, state.claims = stored.members, stored.cuts, stored.claims
         state.servers = stored.servers or state.servers
@@ -131,7 +134,7 @@ class Job:
             now: The clock.
         """
         job = cls(settings, now)
-        state = job._state
+        state = job.state
         state.head.generation = generation
         for number, frozen in cuts.items():
             state.cuts[number] = from_record(CutRecord, frozen["cut"])
@@ -157,67 +160,67 @@ class Job:
             now: The clock.
         """
         job = cls.from_cut(settings, {cut: frozen}, 0, now)
-        ledger = job._state.ledger
+        ledger = job.state.ledger
         ledger.board = None
         ledger.best_epoch = max(0, ledger.epoch - 1)
         ledger.epoch_cuts = {ledger.best_epoch: cut}
-        job._state.head.training_over = True
+        job.state.head.training_over = True
         return job
 
     @property
     def phase(self) -> Phase:
         """Where the job is."""
-        return self._state.head.phase
+        return self.state.head.phase
 
     @property
     def generation(self) -> int:
         """Of the job now."""
-        return self._state.head.generation
+        return self.state.head.generation
 
     @property
     def ps_addresses(self) -> tuple[str, ...]:
         """Of the parameter servers that hold something, by index; empty where one is missing."""
-        return self._state.ps_addresses
+        return self.state.ps_addresses
 
     @property
     def all_ps_addresses(self) -> tuple[str, ...]:
         """Of these, and after them of those that are to hold something."""
-        return self._state.all_ps_addresses
+        return self.state.all_ps_addresses
 
     def ps_addresses_with(self, server: int) -> tuple[str, ...]:
         """Of all these, and of a parameter server that is about to leave."""
-        return self._state.ps_addresses_with(server)
+        return self.state.ps_addresses_with(server)
 
     @property
     def announced_ps_addresses(self) -> tuple[str, ...]:
         """What members are told: servers that hold nothing yet only once they are there."""
-        known = list(self._state.all_ps_addresses)
-        while len(known) > self._state.servers.placement.num_servers and not known[-1]:
+        known = list(self.state.all_ps_addresses)
+        while len(known) > self.state.servers.placement.num_servers and not known[-1]:
             known.pop()
         return tuple(known)
 
     @property
     def placement(self) -> Placement:
         """Who holds what."""
-        return self._state.servers.placement
+        return self.state.servers.placement
 
     @property
     def move_in_flight(self) -> int:
         """Version of the placement that a move is about to make; 0: none is."""
-        return self._state.move_schedule.in_flight
+        return self.state.move_schedule.in_flight
 
     @property
     def cuts(self) -> tuple[int, ...]:
         """Cuts that the ledger knows, ascending."""
-        return tuple(sorted(self._state.cuts))
+        return tuple(sorted(self.state.cuts))
 
     def status(self) -> JobStatus:
         """The job for a person or a metric, as of the last call."""
-        return status_of(self._state)
+        return status_of(self.state)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Takes in what happened."""
-        state = self._state
+        state = self.state
         state.pass_time(now)
         state.look_at = None
         match event:
@@ -267,7 +270,7 @@ class Job:
 
         Protocol and fingerprint are the executor's to compare; here only identity counts.
         """
-        state = self._state
+        state = self.state
         state.pass_time(now)
         state.look_at = None
         refused = members.register(state, request)
@@ -278,7 +281,7 @@ class Job:
         self, request: HeartbeatRequest, now: float
     ) -> tuple[HeartbeatReply, list[Action]]:
         """Takes in progress; says what the member has to know."""
-        state = self._state
+        state = self.state
         state.pass_time(now)
         member = state.registered(request.member)
         directive: Directive = "go_on"
@@ -342,7 +345,7 @@ class Job:
         Returns:
             The answer, None if it will be an `AnswerLease`; and actions.
         """
-        state = self._state
+        state = self.state
         state.pass_time(now)
         epochs.advance(state)
         member = state.registered(request.member)
@@ -363,10 +366,10 @@ class Job:
 
     def hang_up(self, call: WaitingCall) -> None:
         """A call that `lease` was handed has ended: whatever it waited for is for others."""
-        leases.hang_up(self._state, call)
+        leases.hang_up(self.state, call)
 
     def _flush(self) -> list[Action]:
-        state = self._state
+        state = self.state
         if state.waiting:
             leases.answer_waiting(state)
         actions, state.actions = state.actions, []

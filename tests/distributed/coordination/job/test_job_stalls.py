@@ -96,9 +96,9 @@ def stall(bench, seconds):
     for _ in range(int(seconds)):
         bench.heartbeat("ps", 0, "p")
         for index in range(2):
-            if not bench.job._state.member("worker", index).incarnation:
+            if not bench.job.state.member("worker", index).incarnation:
                 bench.register("worker", index, f"w{index}-{bench.now}")
-            name = bench.job._state.member("worker", index).incarnation
+            name = bench.job.state.member("worker", index).incarnation
             bench.heartbeat("worker", index, name)
             bench.lease(index, name, most=1)
         bench.tell(Tick(), after=1.0)
