@@ -115,6 +115,7 @@ BENCHMARKS = (
     Benchmark("partition_moves"),
     Benchmark("master_load"),
     Benchmark("runtime_speed", ("--rows", "1_000_000"), ("--quick", "--only", "sides")),
+    Benchmark("allreduce"),
     Benchmark("scaling_simulator"),
     Benchmark(
         "chaos", ("--command", "train", "--together", "7"), ("--quick", "--fault", "ps_killed")

@@ -17,9 +17,10 @@ from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.config.yaml_source import parse_yaml
 from ctr_pipeline.distributed.master.ledger.unit_file import EncodedUnits, read_encoded_units
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.pipeline.job.replica_progress import load_progress
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, decide_alive, load_sessions
-from ctr_pipeline.training.history import EpochRecord, load_history
+from ctr_pipeline.training.history import EpochRecord, WorldRecord, load_history
 
 _AT_AN_END = frozenset({"finished", "trained", "prepared", "not trained"})
 _DEPTH = 4
@@ -94,6 +95,8 @@ class RunStatus:
         history: Epochs so far; of an ensemble, those of its first model.
         resume: The command that resumes it; None if there is nothing to resume.
         encoded: How far workers are with encoding rows; None if none do.
+        worlds: The workers that trained together, with runtime.strategy: allreduce; the last is
+            the newest.
     """
 
     folder: Path
@@ -105,6 +108,7 @@ class RunStatus:
     history: tuple[EpochRecord, ...]
     resume: str | None
     encoded: EncodedUnits | None = None
+    worlds: tuple[WorldRecord, ...] = ()
 
     @property
     def last(self) -> RunSession | None:
@@ -133,6 +137,7 @@ def read_run_status(run: RunFolder) -> RunStatus:
     if state in {"stopped", "failed", "killed", "silent"}:
         named = "CONFIG" if config is None else str(run.path)
         resume = _resume_command(sessions[-1].command, named)
+    replicas = load_progress(run)
     return RunStatus(
         folder=run.path,
         name=None if config is None else config.name,
@@ -143,6 +148,7 @@ def read_run_status(run: RunFolder) -> RunStatus:
         history=tuple(load_history(trained[0].history)) if trained else (),
         resume=resume,
         encoded=read_encoded_units(run.encoding),
+        worlds=() if replicas is None else replicas.worlds,
     )
 
 

@@ -75,6 +75,13 @@ def print_run_status(run: "RunStatus") -> None:
             f"training loss {last.train_logloss:.4f}, validation logloss "
             f"{last.valid_logloss:.4f}, AUC {last.valid_auc:.4f}",
         )
+    if run.worlds:
+        newest, repeated = run.worlds[-1], sum(world.steps_repeated for world in run.worlds)
+        table.add_row(
+            "workers",
+            f"{newest.size} in world {newest.version}, since step {newest.step:,}; the change took "
+            f"{newest.seconds:.1f} s; steps repeated so far: {repeated}",
+        )
     make_console().print(table)
 
 

@@ -61,6 +61,7 @@ def _run_payload(state: "RunStatus") -> dict[str, Any]:
         "history": [asdict(record) | {"epoch": record.epoch + 1} for record in state.history],
         "resume": state.resume,
         "encoding_tasks": None if state.encoded is None else asdict(state.encoded),
+        "worlds": [asdict(world) for world in state.worlds],
     }
 
 

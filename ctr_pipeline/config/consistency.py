@@ -191,6 +191,7 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
         if is_given and update in {"async", "sync", "bounded"} and update not in updates:
             belongs = " or ".join(updates)
             source.add(("runtime", key), f"belongs to update: {belongs}, and update is {update}")
+    _check_strategy(values, source)
     heartbeat = _number(values, ("runtime", "heartbeat_seconds"))
     lease = _number(values, ("runtime", "silence_seconds"))
     if heartbeat is not None and lease is not None and lease < 3 * heartbeat:
@@ -206,6 +207,47 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
             ("runtime", "tls"),
             f"members of mode: {kind.mode} are on several hosts and talk by TLS; leave it out",
         )
+
+
+_OF_PARAMETER_SERVERS = (
+    "parameter_servers",
+    "partitions",
+    "move_partitions_after_seconds",
+    "update",
+    "ledger",
+    "standby_workers",
+    "max_task_failures",
+    "max_dropped_tasks",
+    "work_ahead_seconds",
+    "heartbeat_seconds",
+    "storage_timeout_seconds",
+)
+"""Keys of `runtime` without a meaning where there are none."""
+
+
+def _check_strategy(values: dict[str, Any], source: Source) -> None:
+    path: KeyPath = ("runtime", "strategy")
+    if value_at(values, path) != "allreduce":
+        key: KeyPath = ("train", "scale_learning_rate")
+        if _is_given(values, key):
+            source.add(key, "belongs to runtime.strategy: allreduce")
+        return
+    kind = _launcher_kind(values)
+    if kind is None or kind.spans_hosts:
+        source.add(path, "allreduce trains in several processes; set runtime.mode: processes")
+    if value_at(values, ("runtime", "workers")) == "auto":
+        source.add(
+            ("runtime", "workers"), "allreduce needs the number of workers: {min: 1, max: 2}"
+        )
+    if value_at(values, ("train", "init_from")) is not None:
+        source.add(
+            ("train", "init_from"),
+            "allreduce trains from the start; leave it out, or set "
+            "runtime.strategy: parameter_servers",
+        )
+    for name in _OF_PARAMETER_SERVERS:
+        if _is_given(values, ("runtime", name)):
+            source.add(("runtime", name), "belongs to strategy: parameter_servers; leave it out")
 
 
 def _launcher_kind(values: dict[str, Any]) -> LauncherKind | None:

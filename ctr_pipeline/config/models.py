@@ -24,6 +24,7 @@ from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
 from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.launchers import LAUNCHERS
+from ctr_pipeline.specs.learning_rate_scaling import LearningRateScaling
 from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.section import IS_PATH, MAY_CHANGE, NO_MODEL, NotSearched, Section
@@ -689,6 +690,11 @@ class TrainConfig(TrainingCourse):
     learning_rate_schedule: LearningRateSchedule = Field(
         default=LearningRateSchedule(), description="Factor on every learning rate over time."
     )
+    scale_learning_rate: LearningRateScaling = Field(
+        default="none",
+        description="With runtime.strategy: allreduce, the factor on every learning rate in a step "
+        "of N batches: none: 1; linear: N; sqrt: the square root of N.",
+    )
     gradient_clip_norm: float | None = Field(
         default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."
     )
@@ -945,6 +951,13 @@ class RuntimeConfig(Section):
             )
         )
         + ". The other keys but threads, memory_limit_gb and checkpoints do not apply to local.",
+    )
+    strategy: Literal["parameter_servers", "allreduce"] = Field(
+        default="parameter_servers",
+        description="How the processes of a job train. parameter_servers: a master, parameter "
+        "servers and workers; allreduce: each worker holds all parameters, a step trains a batch "
+        "of each worker, and all apply the same sum. Needs a model whose embedding rows fit into "
+        "the memory of each worker, and mode: processes.",
     )
     threads: int | None = Field(
         default=None,

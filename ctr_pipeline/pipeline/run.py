@@ -14,7 +14,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
-from ctr_pipeline.pipeline.job.launchers import has_members
+from ctr_pipeline.pipeline.job.launchers import has_members, has_replicas
 from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries, refuse_huge_layers
 from ctr_pipeline.pipeline.results import RunResult
@@ -219,6 +219,12 @@ def _trained_model(context: RunContext, prepared: PreparedRows) -> "Iterator[Tra
         with trained_in_processes(context, encoding, warm_start=warm_start) as model:
             yield model
         return
+    if has_replicas(context.config.runtime):
+        from ctr_pipeline.pipeline.job.replicas import trained_by_replicas
+
+        num_rows = prepared.analysis.ingested.splits["train"].num_rows
+        yield trained_by_replicas(context, num_rows=num_rows)
+        return
     from ctr_pipeline.pipeline.stages.train import run_training
 
     context.times.reach("TensorFlow")
@@ -386,7 +392,7 @@ def check_splits(loaded: LoadedConfig) -> None:
 
 
 def _check_profile(loaded: LoadedConfig, *, profile: bool) -> None:
-    if profile and has_members(loaded.config.runtime):
+    if profile and loaded.config.runtime.mode != "local":
         raise ConfigError(
             [
                 loaded.problem_at(

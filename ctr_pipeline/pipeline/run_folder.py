@@ -49,6 +49,7 @@ _LEFTOVERS = (
     "evaluations",
     "export",
     "job",
+    "replicas",
     "scores",
     "logs",
 )
@@ -204,6 +205,11 @@ class RunFolder:
     def job(self) -> Path:
         """What the members of a job in several processes agree on."""
         return self.path / "job"
+
+    @property
+    def replicas(self) -> Path:
+        """What workers that each hold all parameters agree on."""
+        return self.path / "replicas"
 
     @property
     def logs(self) -> Path:

@@ -53,6 +53,28 @@ class Batch:
     prepared: Any
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Which of the batches that are left are trained here: the `rank`-th of every `size`."""
+
+    rank: int
+    size: int
+
+
+EVERY_BATCH = Turn(0, 1)
+
+
+def position_after(order: EpochOrder, start: Position, num_batches: int) -> Position:
+    """The position so many batches further on, at most the start of the next epoch."""
+    task, batch = start.task, start.batch + num_batches
+    while task < order.num_tasks and batch >= order.batches_of(task):
+        batch -= order.batches_of(task)
+        task += 1
+    if task >= order.num_tasks:
+        return Position(order.epoch + 1, 0, 0)
+    return Position(order.epoch, task, batch)
+
+
 def pad(rows: EncodedRows, batch_size: int) -> EncodedRows:
     """Appends zeros to the rows up to the batch size."""
     missing = batch_size - rows.num_rows
@@ -78,6 +100,7 @@ def epoch_batches(
     locating: AbstractContextManager[Any],
     *,
     clock: StageClock | None = None,
+    turn: Turn = EVERY_BATCH,
 ) -> Iterator[Batch]:
     """Yields the batches of one epoch from `start` on, with their embedding rows found or created.
 
@@ -90,22 +113,22 @@ def epoch_batches(
         start: The first batch to yield.
         locating: Lock that is held while rows may be created.
         clock: Measures the stages of the thread that takes the batches.
+        turn: Which batches to yield, counted from `start`.
     """
     clock = clock or StageClock()
     clock.start()
+    num_passed = 0
     for task_rows in order.tasks(start.task):
-        task, num_batches = task_rows.task, order.batches_of(task_rows.task)
+        task = task_rows.task
         first_batch = start.batch if task == start.task else 0
         for number, rows in enumerate(reader.read_task(task_rows, order.batch_size)):
             if number < first_batch:
                 continue
+            num_passed += 1
+            if (num_passed - 1) % turn.size != turn.rank:
+                continue
             position = Position(order.epoch, task, number)
-            if number + 1 < num_batches:
-                following = Position(order.epoch, task, number + 1)
-            elif task + 1 < order.num_tasks:
-                following = Position(order.epoch, task + 1, 0)
-            else:
-                following = Position(order.epoch + 1, 0, 0)
+            following = position_after(order, position, 1)
             num_valid = rows.num_rows
             whole = pad(rows, order.batch_size)
             clock.lap(Stage.READ)

@@ -4,7 +4,14 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+
+class ScalarLog(Protocol):
+    """Takes figures of steps."""
+
+    def scalars(self, step: int, **values: float) -> None:
+        """Takes the values of one step; the first `_` of each keyword becomes `/`."""
 
 
 class EventLog:

@@ -40,6 +40,25 @@ class EpochRecord:
 
 
 @dataclass(frozen=True)
+class WorldRecord:
+    """Replicas that trained together, from one change of their number to the next.
+
+    Attributes:
+        version: Number of the world.
+        size: Replicas; each trains a batch of `train.batch_size` rows per step.
+        step: Steps done when it began.
+        seconds: From when a replica stopped training in the world before until it could go on.
+        steps_repeated: Steps that were computed in the world before and not applied, 0 or 1.
+    """
+
+    version: int
+    size: int
+    step: int
+    seconds: float
+    steps_repeated: int
+
+
+@dataclass(frozen=True)
 class RefitRecord:
     """The progress of a refit: training on training and validation rows, without validation.
 

@@ -7,7 +7,7 @@ undisturbed one.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,23 @@ from ctr_pipeline.embeddings.eviction import oldest_step_kept
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.storage.protocol import Storage
-from ctr_pipeline.training.batches import Batch, Position, Prefetcher, epoch_batches
+from ctr_pipeline.training.batches import (
+    EVERY_BATCH,
+    Batch,
+    Position,
+    Prefetcher,
+    Turn,
+    epoch_batches,
+)
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.events import EventLog
-from ctr_pipeline.training.history import EpochRecord, RefitRecord, save_history
+from ctr_pipeline.training.events import EventLog, ScalarLog
+from ctr_pipeline.training.history import EpochRecord, RefitRecord, WorldRecord, save_history
 from ctr_pipeline.training.lookup import DenseRows, SavedRows
 from ctr_pipeline.training.parameters import load_parameters, parameter_writers
 from ctr_pipeline.training.profile import Stage, StageClock, TrainingProfile
 from ctr_pipeline.training.scoring import Scorer
-from ctr_pipeline.training.step import TrainingStep
+from ctr_pipeline.training.step import StepGradients, TrainingStep
 from ctr_pipeline.training.stopping import decide_stop
 
 _STEPS_PER_EVENT = 100
@@ -55,6 +62,7 @@ class TrainingState:
         earlier_steps: Batches that trained the parameters before this run began. The optimizers'
             moments count them, the schedule does not.
         refit: Progress of the refit, if there is or was one.
+        worlds: The replicas that trained together, if several did, in their order.
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
@@ -69,6 +77,7 @@ class TrainingState:
     plan_fingerprint: str = ""
     earlier_steps: int = 0
     refit: RefitRecord | None = None
+    worlds: list[WorldRecord] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the state as plain JSON values."""
@@ -80,6 +89,7 @@ class TrainingState:
         known = dict(values)
         known["position"] = Position(**known["position"])
         known["history"] = [EpochRecord(**record) for record in known["history"]]
+        known["worlds"] = [WorldRecord(**record) for record in known["worlds"]]
         if known.get("refit") is not None:
             known["refit"] = RefitRecord(**known["refit"])
         return cls(**known)
@@ -153,6 +163,7 @@ class Trainer:
         self._rows_trained = 0
         self._after_first_step = after_first_step
         self._is_compiled = False
+        self._last_factor = 1.0
         self._clock = clock
         self._last_checkpoint = clock()
         # The reading thread creates rows, which it must not do while they are saved.
@@ -221,7 +232,7 @@ class Trainer:
         self.restore(best)
         self.state = replace(self.state, finished=finished, history=history)
 
-    def _run_epoch(self, events: EventLog) -> None:
+    def _run_epoch(self, events: ScalarLog) -> None:
         state, config = self.state, self._config
         epoch = state.position.epoch
         order = EpochOrder(
@@ -234,6 +245,7 @@ class Trainer:
             state.position,
             self._locating,
             clock=self._stages_ahead,
+            turn=self._turn,
         )
         kind = "Training" if state.refit is None else "Training with validation rows"
         title = f"{kind}, epoch {epoch + 1} of {config.epochs}"
@@ -244,10 +256,8 @@ class Trainer:
             task.advance(state.epoch_rows)
             started = self._clock()
             self._lap(Stage.OTHER)
-            for batch in ahead:
-                self._lap(Stage.AWAIT_BATCH)
-                self._step(batch)
-                task.advance(batch.num_valid)
+            for num_rows in self._steps(ahead, order):
+                task.advance(num_rows)
                 if state.step % _STEPS_PER_NOTE == 0:
                     task.note(f"logloss {state.epoch_loss_sum / state.epoch_rows:.4f}")
                 if state.step % _STEPS_PER_EVENT == 0:
@@ -267,22 +277,41 @@ class Trainer:
             task.note(f"logloss {state.epoch_loss_sum / max(state.epoch_rows, 1):.4f}")
         self._end_epoch(epoch, events)
 
-    def _step(self, batch: Batch) -> None:
-        state = self.state
-        step = state.step + 1
+    @property
+    def _turn(self) -> Turn:
+        """Which batches are trained here."""
+        return EVERY_BATCH
+
+    @property
+    def _writes_files(self) -> bool:
+        """Whether history and events are written by this process."""
+        return True
+
+    def _steps(self, ahead: Iterable[Batch], order: EpochOrder) -> Iterator[int]:
+        """Makes the steps of an epoch; yields the rows of each."""
+        for batch in ahead:
+            self._lap(Stage.AWAIT_BATCH)
+            self._step(batch)
+            yield batch.num_valid
+
+    def _compute(self, batch: Batch, arithmetic: TrainingStep) -> StepGradients:
         linear, embeddings = self._embeddings.gather_parts(batch.prepared, num_leading=1)
         self._lap(Stage.GATHER)
-        gradients = self._arithmetic.compute(
+        gradients = arithmetic.compute(
             batch.rows,
             batch.num_valid,
             position=batch.position,
-            step=step,
+            step=self.state.step + 1,
             parameters_P=self._dense.values,
             linear_BF1=linear,
             embeddings_BFD=embeddings,
         )
         self._lap(Stage.TENSORFLOW if self._is_compiled else Stage.COMPILE)
-        of_all_runs = state.earlier_steps + step
+        return gradients
+
+    def _step(self, batch: Batch) -> None:
+        gradients = self._compute(batch, self._arithmetic)
+        of_all_runs = self.state.earlier_steps + gradients.step
         self._dense.update(
             gradients.parameters_P,
             step=of_all_runs,
@@ -297,11 +326,24 @@ class Trainer:
             num_examples=batch.num_valid,
         )
         self._lap(Stage.SPARSE_UPDATE)
-        self._rows_trained += batch.num_valid
-        state.step = step
-        state.position = batch.following
-        state.epoch_loss_sum += gradients.loss_sum
-        state.epoch_rows += batch.num_valid
+        self._count_step(
+            batch.following,
+            loss_sum=gradients.loss_sum,
+            num_rows=batch.num_valid,
+            factor=gradients.learning_rate_factor,
+        )
+
+    def _count_step(
+        self, following: Position, *, loss_sum: float, num_rows: int, factor: float
+    ) -> None:
+        """Notes that a step is done, and which batch is next."""
+        state = self.state
+        self._rows_trained += num_rows
+        self._last_factor = factor
+        state.step += 1
+        state.position = following
+        state.epoch_loss_sum += loss_sum
+        state.epoch_rows += num_rows
         if not self._is_compiled:
             self._is_compiled = True
             if self._after_first_step is not None:
@@ -318,11 +360,11 @@ class Trainer:
                 f"{num_evicted:,} embedding rows without an update in {after:,} steps are removed"
             )
 
-    def _end_epoch(self, epoch: int, events: EventLog) -> None:
+    def _end_epoch(self, epoch: int, events: ScalarLog) -> None:
         state = self.state
         self._evict()
         self._lap(Stage.OTHER)
-        factor = self._arithmetic.learning_rate_factor(state.step)
+        factor = self._last_factor
         events.scalars(
             state.step,
             train_samples_per_second=state.epoch_rows / max(state.epoch_seconds, 1e-9),
@@ -352,7 +394,7 @@ class Trainer:
         self._progress.log(f"Epoch {epoch + 1} with validation rows: train logloss {logloss:.4f}")
 
     def _validate(
-        self, epoch: int, learning_rate_factor: float, rows: EncodedReader, events: EventLog
+        self, epoch: int, learning_rate_factor: float, rows: EncodedReader, events: ScalarLog
     ) -> None:
         """Ends an epoch: validates it and decides whether it was the last."""
         state = self.state
@@ -377,7 +419,8 @@ class Trainer:
             state.best_step = state.step
         verdict = "" if self._after_epoch is None else self._after_epoch(record)
         state.finished = decision.reason if decision.stop else verdict
-        save_history(self._files.history, state.history)
+        if self._writes_files:
+            save_history(self._files.history, state.history)
         events.scalars(
             state.step,
             valid_logloss=record.valid_logloss,

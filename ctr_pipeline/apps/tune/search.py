@@ -49,7 +49,6 @@ from ctr_pipeline.errors import (
 )
 from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.run import check_splits, prepare_rows
 from ctr_pipeline.pipeline.run_folder import RunFolder, differing_keys
@@ -193,7 +192,7 @@ def require_search(loaded: LoadedConfig) -> TuneConfig:
     if config.train.init_from is not None:
         message = "a search trains each of its trials from the start; leave it out"
         raise ConfigError([loaded.problem_at("train.init_from", message)])
-    if has_members(config.runtime):
+    if config.runtime.mode != "local":
         message = "a search trains in one process; give --set runtime.mode=local"
         raise ConfigError([loaded.problem_at("runtime.mode", message)])
     if config.train.ensemble > 1:

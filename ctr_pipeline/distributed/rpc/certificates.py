@@ -16,6 +16,7 @@ SERVING_ROLES: dict[str, Role] = {
     "PsService": "ps",
     "LauncherService": "launcher",
     "RendezvousService": "master",
+    "ReplicaService": "worker",
 }
 """Who may serve a service."""
 

@@ -67,6 +67,8 @@ class Kind(IntEnum):
     DENSE_REQUEST = 5
     DENSE_REPLY = 6
     MOVED_ROWS = 7
+    SHARE_REQUEST = 8
+    SUM_REPLY = 9
 
 
 class _Header(NamedTuple):

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 def has_members(runtime: RuntimeConfig) -> bool:
     """Whether a master, parameter servers and workers train, not this process."""
-    return runtime.mode in LAUNCHERS
+    return runtime.mode in LAUNCHERS and runtime.strategy == "parameter_servers"
+
+
+def has_replicas(runtime: RuntimeConfig) -> bool:
+    """Whether workers that each hold all parameters train, not this process."""
+    return runtime.mode in LAUNCHERS and runtime.strategy == "allreduce"
 
 
 def needs_tls(runtime: RuntimeConfig) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.pipeline.job.launchers import has_replicas
 from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 from ctr_pipeline.tracebacks import render_traceback
 
@@ -172,6 +173,8 @@ def run_as_worker(
         CtrPipelineError: The model or the data is wrong, the master refuses the worker, or there is
             no job to join.
     """
+    if has_replicas(loaded.config.runtime):
+        return _with_traceback(lambda: _run_replica(loaded, index, incarnation), f"worker-{index}")
     folder = require_job(loaded)
 
     def run() -> int:
@@ -209,6 +212,12 @@ def run_as_encoder(loaded: "LoadedConfig", index: int, *, incarnation: str) -> i
         return 0
 
     return _with_traceback(run, f"worker-{index}")
+
+
+def _run_replica(loaded: "LoadedConfig", index: int, incarnation: str | None) -> int:
+    from ctr_pipeline.pipeline.job.replicas import run_replica
+
+    return run_replica(loaded, index, incarnation)
 
 
 def _can_join(folder: Path, role: "Role", master_address: str | None, wait_seconds: float) -> bool:

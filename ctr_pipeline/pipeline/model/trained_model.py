@@ -179,6 +179,8 @@ def _figures(state: TrainingState) -> dict[str, Any]:
         "steps": state.history[-1].step if state.history else 0,
         "stopped_because": state.finished,
     }
+    if state.worlds:
+        figures["worlds"] = [asdict(world) for world in state.worlds]
     if state.refit is not None:
         figures["refit"] = asdict(state.refit)
     return figures

@@ -214,7 +214,7 @@ def run_encoding(
             loaded.config, run, plan, ingested, num_threads(loaded.config.runtime)
         )
         folders = {split: run.encoded / split for split in ingested.splits}
-        counts = _load_counts(encoder)
+        counts = load_counts(run, plan, encoder.fingerprint)
         missing = [
             split
             for split, folder in folders.items()
@@ -416,12 +416,17 @@ def _join_counts(encoder: SplitEncoder, parts: Sequence[str]) -> IdCounts:
     return counts
 
 
-def _load_counts(encoder: SplitEncoder) -> IdCounts | None:
+def load_counts(run: RunFolder, plan: PreprocessingPlan, fingerprint: str) -> IdCounts | None:
+    """How often each training id occurs; None if nobody has counted these rows.
+
+    Args:
+        fingerprint: Of the encoded rows.
+    """
     try:
-        with np.load(encoder.run.encoded / "train" / _COUNTS, allow_pickle=False) as file:
-            if str(file["fingerprint"]) != encoder.fingerprint:
+        with np.load(run.encoded / "train" / _COUNTS, allow_pickle=False) as file:
+            if str(file["fingerprint"]) != fingerprint:
                 return None
-            counts = encoder.new_counts()
+            counts = IdCounts([table.num_ids for table in plan.tables], plan.slot_tables)
             counts.flat[:] = file["counts"]
             return counts
     except (OSError, ValueError, KeyError):
