@@ -170,6 +170,22 @@ def test_after_crashes_it_ends_as_undisturbed(rows, undisturbed):
         pd.testing.assert_frame_equal(ours, theirs, atol=1e-6)
 
 
+def test_without_its_folder_it_is_whole_again_from_checkpoints_elsewhere(rows):
+    settings = config_of(rows, "elsewhere", **ENSEMBLE).config.model_dump(mode="json")
+    settings["runtime"]["checkpoints"] = str(rows.with_name("store"))
+    loaded = config_from_mapping(settings)
+    folder = loaded.config.run_folder
+    train(loaded, progress=SilentProgress())
+    histories = [path.read_text() for path in sorted(folder.glob("members/*/history.csv"))]
+    assert len(histories) == 2
+    shutil.rmtree(folder)
+    progress = CrashingProgress(0, 0)
+    train(loaded, resume=True, progress=progress)
+    assert "Model 2 of 2 (dcn, seed 1) is trained already" in progress.said
+    assert [path.read_text() for path in sorted(folder.glob("members/*/history.csv"))] == histories
+    evaluate(loaded, progress=SilentProgress())
+
+
 def test_another_ensemble_is_refused_in_its_folder(rows, undisturbed):
     loaded = config_of(rows, "undisturbed", ensemble=3, ensemble_models=KINDS)
     with pytest.raises(ctr_pipeline.errors.RunFolderError, match=r"train\.ensemble differs"):

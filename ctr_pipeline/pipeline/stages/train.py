@@ -37,6 +37,7 @@ from ctr_pipeline.pipeline.timing import FIRST_STEP, start_up_sentence
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.compiled import CompiledModel
+from ctr_pipeline.training.history import save_history
 from ctr_pipeline.training.profile import (
     TrainingProfile,
     profile_lines,
@@ -103,7 +104,9 @@ def _train_members(loaded: LoadedConfig, job: _Training) -> None:
             f"Model {number + 1} of {len(members)} ({config.model.name}, seed {config.train.seed})"
         )
         folder = job.context.run.member(number)
-        if job.context.resume and _has_finished(config, folder, job):
+        finished = _find_finished(config, folder, job) if job.context.resume else None
+        if finished is not None:
+            _restore_history(folder, finished)
             progress.log(f"{named} is trained already")
             if number == 0:
                 job.claim()
@@ -115,25 +118,35 @@ def _train_members(loaded: LoadedConfig, job: _Training) -> None:
         _train(replace(loaded, config=config), folder, job).release_rows()
 
 
-def _has_finished(config: Config, folder: RunFolder, job: _Training) -> bool:
-    """Whether a model of an ensemble is trained to its end.
+def _find_finished(config: Config, folder: RunFolder, job: _Training) -> TrainingState | None:
+    """The training of a model of an ensemble; None if it is not trained to its end.
 
     Raises:
         CheckpointError: It was trained on other rows, or all of its checkpoints are damaged.
     """
     checkpoint = Checkpoints(folder.checkpoint_storage).load_newest(job.context.progress.log)
     if checkpoint is None:
-        return False
+        return None
     state = TrainingState.from_json(checkpoint.state)
     require_same_rows(state, job.encoding.fingerprint, job.context.run)
     train = config.train
     if not state.history:
-        return False
+        return None
     # As `Trainer.restore`: the number of epochs and the stopping rule may have changed.
     decision = decide_stop(state.history, train.early_stopping, train.epochs)
-    if not train.refit or not decision.stop:
-        return decision.stop
-    return find_refit(folder, checkpoint.state, job.context.progress, is_whole=True) is not None
+    if not decision.stop:
+        return None
+    if not train.refit:
+        return state
+    refit = find_refit(folder, checkpoint.state, job.context.progress, is_whole=True)
+    return None if refit is None else state
+
+
+def _restore_history(folder: RunFolder, state: TrainingState) -> None:
+    """Writes the epochs that a checkpoint knows: the folder may be a new one."""
+    folder.begin_training()
+    if state.history:
+        save_history(folder.history, state.history)
 
 
 def _train(loaded: LoadedConfig, folder: RunFolder, job: _Training) -> TrainedModel:
@@ -191,6 +204,7 @@ def _choose(
             trainer.restore(checkpoint)
             require_same_rows(trainer.state, encoding.fingerprint, run)
             trainer.checkpoints.go_on_from(checkpoint)
+            _restore_history(folder, trainer.state)
             progress.log(f"Resuming after step {checkpoint.step:,}")
         else:
             _begin(loaded, trainer, parameters, job)
