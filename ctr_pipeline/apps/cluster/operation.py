@@ -75,12 +75,18 @@ class SubmittedJob:
             Its stdout, stderr and exit code.
         """
         folder = self.summary().folder
-        driver = self._driver()
-        if driver is None or driver["status"].get("phase") != "Running":
+        driver = self._running_driver()
+        if driver is None:
             return None
         subcommand, *rest = arguments
         command = ["python", "-m", "ctr_pipeline", subcommand, folder, *rest]
-        return self._api.execute(driver["metadata"]["name"], command)
+        try:
+            return self._api.execute(driver, command)
+        except ApiError:
+            # It may have ended between the two calls.
+            if self._running_driver() == driver:
+                raise
+            return None
 
     def read_log(self, member: str, *, num_lines: int, follow: bool) -> Iterator[bytes]:
         """What the newest pod of a member wrote.
@@ -159,6 +165,13 @@ class SubmittedJob:
 
     def _driver(self) -> dict[str, Any] | None:
         return _newest(self._pods(), lambda labels: labels.get(ROLE_LABEL) == DRIVER)
+
+    def _running_driver(self) -> str | None:
+        """The name of the driver pod that runs."""
+        driver = self._driver()
+        if driver is None or driver["status"].get("phase") != "Running":
+            return None
+        return str(driver["metadata"]["name"])
 
     def _member(self, member: str) -> dict[str, Any] | None:
         match = _MEMBER.fullmatch(member)

@@ -6,6 +6,7 @@ that fails halfway, and a job that is deleted, leave nothing behind.
 
 import base64
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ _LONGEST_NAME = 32
 _DRIVER_GRACE_SECONDS = 180
 _RESTARTS = 20
 _USER_ERROR = 1
+_TERMINATED = 128 + signal.SIGTERM
 _POD_VERBS = ("create", "delete", "get", "list", "watch")
 _RIGHTS = (
     *(("create", "batch", "jobs"), ("patch", "batch", "jobs"), ("delete", "batch", "jobs")),
@@ -111,6 +113,15 @@ def plan_objects(
                         "containerName": CONTAINER,
                         "operator": "In",
                         "values": [_USER_ERROR],
+                    },
+                },
+                # A driver that was asked to end has taken a checkpoint: that is no failure.
+                {
+                    "action": "Ignore",
+                    "onExitCodes": {
+                        "containerName": CONTAINER,
+                        "operator": "In",
+                        "values": [_TERMINATED],
                     },
                 },
                 {

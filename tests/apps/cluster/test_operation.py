@@ -106,6 +106,26 @@ class TestJob:
         assert code == 0
         assert out == ("clicks-driver-None-2: python -m ctr_pipeline scale runs/clicks --workers=3")
 
+    def test_a_driver_that_ends_meanwhile_is_no_error(self):
+        api = ScriptedApi(job(), [pod("driver")])
+
+        def execute(*_):
+            api.pods = [pod("driver", "Failed")]
+            raise ApiError(500, "container not found")
+
+        api.execute = execute
+        assert SubmittedJob(api, "clicks").run_in_driver(["status"]) is None
+
+    def test_an_error_of_a_driver_that_runs_is_told(self):
+        api = ScriptedApi(job(), [pod("driver")])
+
+        def execute(*_):
+            raise ApiError(403, "pods/exec is forbidden")
+
+        api.execute = execute
+        with pytest.raises(ApiError, match="forbidden"):
+            SubmittedJob(api, "clicks").run_in_driver(["status"])
+
     def test_without_a_driver_nothing_runs(self):
         assert SubmittedJob(ScriptedApi(job()), "clicks").run_in_driver(["status"]) is None
 

@@ -100,6 +100,15 @@ class TestPlan:
         assert job["spec"]["suspend"]
         assert job["spec"]["podReplacementPolicy"] == "Failed"
 
+    def test_an_end_that_was_asked_for_is_no_failure_and_a_user_s_error_ends_the_job(self, loaded):
+        rules = objects_of(loaded())[0]["spec"]["podFailurePolicy"]["rules"]
+        by_code = {
+            code: rule["action"]
+            for rule in rules
+            for code in rule.get("onExitCodes", {}).get("values", ())
+        }
+        assert by_code == {1: "FailJob", 143: "Ignore"}
+
     def test_its_pod_runs_the_config_and_goes_on_where_the_one_before_ended(self, loaded):
         template = objects_of(loaded("train.epochs=3"))[0]["spec"]["template"]
         (container,) = template["spec"]["containers"]
