@@ -31,7 +31,7 @@ from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
 
 TYPES = {"price": ColumnType.NUMBER, "city": ColumnType.TEXT}
-NUM_ROWS = 3_000
+NUM_ROWS = 1_500
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_units_hold_all_rows_and_are_read_alone(name, rows, tmp_path, monkeypatc
     assert whole == Unit("train", name)
     expected = read(source, data, [whole])
     assert [column.to_pylist() for column in expected] == [one.to_pylist() for one in rows]
-    for unit_bytes in (1, 5_000, 20_000, 1 << 30):
+    for unit_bytes in (1, 2_500, 10_000, 1 << 30):
         units = source.units("train", unit_bytes)
         assert (len(units) > 1) == (unit_bytes < 1 << 30)
         there = [Unit(**json.loads(json.dumps(asdict(unit)))) for unit in units]
