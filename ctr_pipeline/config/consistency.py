@@ -228,9 +228,6 @@ _OF_PARAMETER_SERVERS = (
 def _check_strategy(values: dict[str, Any], source: Source) -> None:
     path: KeyPath = ("runtime", "strategy")
     if value_at(values, path) != "allreduce":
-        key: KeyPath = ("train", "scale_learning_rate")
-        if _is_given(values, key):
-            source.add(key, "belongs to runtime.strategy: allreduce")
         return
     kind = _launcher_kind(values)
     if kind is None or kind.spans_hosts:

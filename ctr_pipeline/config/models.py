@@ -693,7 +693,7 @@ class TrainConfig(TrainingCourse):
     scale_learning_rate: LearningRateScaling = Field(
         default="none",
         description="With runtime.strategy: allreduce, the factor on every learning rate in a step "
-        "of N batches: none: 1; linear: N; sqrt: the square root of N.",
+        "of N batches: none: 1; linear: N; sqrt: the square root of N. Otherwise a step is of one.",
     )
     gradient_clip_norm: float | None = Field(
         default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."

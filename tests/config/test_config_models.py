@@ -155,6 +155,7 @@ KEYS = {
     "train.embeddings.memory_limit_gb": (0.5, 0),
     "train.learning_rate_schedule.decay_rate": (0.5, 0),
     "train.learning_rate_schedule.floor": (0.1, 2),
+    "train.scale_learning_rate": ("sqrt", "square"),
     "train.gradient_clip_norm": (1.0, 0),
     "train.early_stopping.metric": ("auc", "loss"),
     "train.early_stopping.tolerance": (0.1, -1),
@@ -175,6 +176,7 @@ KEYS = {
     "export.model_version": (2, 0),
     "export.parity_rows": (10, 0),
     "runtime.mode": ("processes", "cluster"),
+    "runtime.strategy": ("allreduce", "ring"),
     "runtime.threads": (2, 0),
     "runtime.memory_limit_gb": (0.5, 0),
     "runtime.checkpoints": ("s3://bucket/runs/clicks", "s4://bucket"),
@@ -217,6 +219,7 @@ SPACE = {"space": {"model.dropout": {"low": 0, "high": 0.5}}}
 
 # What else a key needs to be valid.
 COMPANIONS = {
+    "runtime.strategy": {"mode": "processes"},
     "data.query": {"train": None},
     "data.negative": {"positive": "yes"},
     "data.split.by": {"by": "random"},
