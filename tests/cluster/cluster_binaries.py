@@ -132,7 +132,9 @@ def _build_containers(go: str, folder: Path) -> None:
         "PKG_CONFIG_SYSROOT_DIR": str(debian),
         "PKG_CONFIG_PATH": str(description.parent),
     }
-    static = f"{_LINKING} -extldflags -static"
+    # Go's cache keeps the folder of the build that compiled the package first; it may be gone.
+    library = next(debian.rglob("libseccomp.a")).parent
+    static = f"{_LINKING} -extldflags '-static -L{library}'"
     tags = ["-tags", "seccomp netgo osusergo"]
     build = [go, "build", "-trimpath", "-o", output]
     _run([*build, *tags, "-ldflags", static, runc], source, **libseccomp)

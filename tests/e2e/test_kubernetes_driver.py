@@ -73,7 +73,7 @@ def wait(condition, driver, seconds=240):
     return found
 
 
-def test_no_record_is_lost_when_a_worker_and_a_server_are_killed(folder):
+def start_driver(folder):
     environment = {
         **os.environ,
         "CTRPIPE_SECRETS": str(folder / "secrets"),
@@ -83,14 +83,37 @@ def test_no_record_is_lost_when_a_worker_and_a_server_are_killed(folder):
         "PYTHONPATH": os.pathsep.join((str(LAUNCHERS), os.environ.get("PYTHONPATH", ""))),
     }
     command = [sys.executable, LAUNCHERS / "driver_here.py", "pods", "run", "config.yaml"]
-    with subprocess.Popen(
+    return subprocess.Popen(
         [*command, "--resume"],
         cwd=folder,
         env=environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-    ) as driver:
+    )
+
+
+def records_of(folder):
+    return json.loads((folder / "run" / "metrics.json").read_text())["runtime"]["records"]
+
+
+def test_a_driver_that_was_asked_to_end_goes_on_where_it_starts_again(folder):
+    """As when its node is drained: the secrets are those of before."""
+    with start_driver(folder) as driver:
+        wait(lambda: num_trained(folder) >= 1, driver)
+        driver.send_signal(signal.SIGTERM)
+        _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 143, errors[-4000:]
+    assert not (folder / "run" / "metrics.json").exists()
+    with start_driver(folder) as driver:
+        _, errors = driver.communicate(timeout=300)
+    assert driver.returncode == 0, errors[-4000:]
+    records = records_of(folder)
+    assert records["trained"] == records["total"] > 0
+
+
+def test_no_record_is_lost_when_a_worker_and_a_server_are_killed(folder):
+    with start_driver(folder) as driver:
         log = folder / "run" / "logs"
         for role in ("worker", "ps"):
             wait(lambda: (log / "worker-0.log").exists() and num_trained(folder) >= 1, driver)

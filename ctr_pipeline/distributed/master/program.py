@@ -1,6 +1,5 @@
 """The master of a job as a program: reads its ledger, serves its members, ends with it."""
 
-import hashlib
 import logging
 import os
 import socket
@@ -38,7 +37,7 @@ from ctr_pipeline.distributed.master.server_calls import ServerCalls
 from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
 from ctr_pipeline.distributed.master.settings import bound_workers, plan_job, steps_through
 from ctr_pipeline.distributed.master.validation import decide_epoch
-from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.access import Access, name_launch
 from ctr_pipeline.distributed.rpc.endpoint import (
     Endpoint,
     load_endpoint,
@@ -117,7 +116,7 @@ class Master:
             stack.callback(self.store.close)
             records = self.store.load()
             self._before = read_start(records)
-            self._launch = _name_launch(self._access)
+            self._launch = name_launch(self._job_folder, self._access)
             self.executor = self._begin(records, config, launcher, stack)
             self._closing = stack.pop_all()
 
@@ -265,8 +264,3 @@ def _tick_until_over(executor: JobExecutor, start: MasterStart) -> None:
 
 def _host_of(address: str) -> str:
     return address.rpartition(":")[0]
-
-
-def _name_launch(access: Access) -> str:
-    """Names a start of the whole job: each makes secrets of its own."""
-    return hashlib.sha256(access.token.encode()).hexdigest()[:16]

@@ -6,6 +6,7 @@ authority that signs the certificates is made for this job and forgotten at once
 ever be signed by it.
 """
 
+import hashlib
 import hmac
 import os
 import secrets
@@ -26,6 +27,7 @@ from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 SECRETS_VARIABLE = "CTRPIPE_SECRETS"
 """Environment variable with the folder of a job's secrets, where not its run folder holds them."""
 
+_LAUNCH = "launch"
 _TLS_PREFIX = "tls-"
 _PLAIN_PREFIX = "plain-"
 _LOOPBACK_PREFIX = "open-"
@@ -48,7 +50,8 @@ class Access:
     def create(cls, job_folder: Path, tls: bool, *, insecure: bool = False) -> "Access":
         """Makes new secrets; those of an earlier start of the job are void from then on.
 
-        Where whoever started this process gave it the secrets of its job, these are used.
+        Where whoever started this process gave it the secrets of its job, these are used. They stay
+        the same from start to start, so a file tells the starts apart, until `end_launch`.
 
         Args:
             job_folder: Where they are kept.
@@ -64,6 +67,8 @@ class Access:
         if SECRETS_VARIABLE in os.environ:
             with os_errors_explained(job_folder):
                 job_folder.mkdir(parents=True, exist_ok=True)
+                if not (job_folder / _LAUNCH).exists():
+                    _write_secret(job_folder / _LAUNCH, secrets.token_hex(8).encode())
             return cls.load(job_folder, "launcher")
         # The token itself says whether TLS is meant, so that lost files are no way around it.
         prefix = _TLS_PREFIX if tls else _PLAIN_PREFIX if insecure else _LOOPBACK_PREFIX
@@ -131,6 +136,18 @@ class Access:
     def admits(self, token: str) -> bool:
         """Whether it is this job's token; takes as long for any wrong one."""
         return hmac.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
+
+
+def name_launch(job_folder: Path, access: Access) -> str:
+    """Names a start of the whole job; a master that is restarted finds the same name."""
+    drawn = job_folder / _LAUNCH
+    name = access.token.encode() + (drawn.read_bytes() if drawn.exists() else b"")
+    return hashlib.sha256(name).hexdigest()[:16]
+
+
+def end_launch(job_folder: Path) -> None:
+    """The job ends or pauses, and not by a kill: what starts it again is another start."""
+    (job_folder / _LAUNCH).unlink(missing_ok=True)
 
 
 def make_secrets() -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import MemberStats
 from ctr_pipeline.distributed.master.ledger.opening import place_ledger
 from ctr_pipeline.distributed.master.status import JobView
-from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.access import Access, end_launch
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.pipeline.context import RunContext
@@ -57,7 +57,10 @@ def trained_in_processes(
     ):
         compiled = _prepare(context, encoding, resume=resume, warm_start=warm_start)
         launcher.start("master", 0)
-        view = follow_job(run, launcher, progress, resumable=True)
+        try:
+            view = follow_job(run, launcher, progress, resumable=True)
+        finally:
+            end_launch(run.job)
     from ctr_pipeline.pipeline.job.trained_cut import open_trained_cut
 
     with ExitStack() as stack:
