@@ -60,7 +60,7 @@ def output_of(path):
 def do_predict(config, *, data, output, keep=""):
     columns = keep.split(",") if keep else ()
     loaded = load_config(Path(config))
-    predict(loaded, data=data, output=Path(output), keep=columns, progress=SILENT)
+    predict(loaded, data=data, output=output, keep=columns, progress=SILENT)
 
 
 def do_evaluate(config, *, data=None):

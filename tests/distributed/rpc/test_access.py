@@ -6,7 +6,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from ctr_pipeline.distributed.rpc.access import Access, is_loopback
-from ctr_pipeline.distributed.rpc.certificates import ROLES, role_name
+from ctr_pipeline.distributed.rpc.certificates import ROLES, SERVING_ROLES, role_name
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 
 
@@ -114,7 +114,7 @@ class TestCertificates:
         assert set(names.get_values_for_type(x509.DNSName)) & of_roles == {role_name(role)}
         purposes = member.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         serves = x509.oid.ExtendedKeyUsageOID.SERVER_AUTH in purposes
-        assert serves == (role in {"master", "ps", "launcher"})
+        assert serves == (role in SERVING_ROLES.values())
         left = member.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
         assert left > datetime.timedelta(days=3650)
 
