@@ -117,7 +117,7 @@ def make_config(
 
 def expected_weights(run: WatchedRun) -> np.ndarray:
     """By field and id, from the encoded rows."""
-    (folder,) = {path.parent for path in run.output.glob("cache/**/train*/rows.bin")}
+    (folder,) = {path.parent for path in run.output.glob("cache/**/train*/meta.json")}
     weights = np.zeros((NUM_FIELDS, NUM_IDS))
     with EncodedReader(folder) as reader:
         rows = reader.read_range(0, reader.meta.num_rows)
