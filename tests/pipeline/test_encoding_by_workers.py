@@ -18,6 +18,7 @@ from ctr_pipeline.distributed.master.ledger.unit_file import EncodedUnits, read_
 from ctr_pipeline.distributed.master.preparing import WorkerKeeper
 from ctr_pipeline.errors import Interrupted, TrainingError
 from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.job import encoding
 from ctr_pipeline.pipeline.job.encoding import encode_by_workers
 from ctr_pipeline.pipeline.run import prepare_rows
 from ctr_pipeline.progress import SilentProgress
@@ -211,6 +212,8 @@ def interrupt(context, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(WorkerKeeper, "look", interrupted)
+        # A worker is done with all of them within a tenth of a second.
+        patch.setattr(encoding, "LOOK_SECONDS", 0.001)
         with pytest.raises(Interrupted):
             prepare(context, by_workers=True)
 

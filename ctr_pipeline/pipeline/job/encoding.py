@@ -37,7 +37,7 @@ from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.specs.launchers import LAUNCHERS
 
 _LOGGER = logging.getLogger(__name__)
-_LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.1
 _FINISH_SECONDS = 5.0
 
 
@@ -111,11 +111,11 @@ def _follow(
             task.advance(max(0, rows_done - shown))
             shown = max(shown, rows_done)
             task.note(f"{board.num_done} of {board.num_units} tasks done")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
         task.advance(max(0, board.num_rows - shown))
         until = time.monotonic() + _FINISH_SECONDS
         while time.monotonic() < until and any(one.running for one in launcher.observe()):
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
 
 
 def _open_ledger(encoder: SplitEncoder, units: Sequence[Unit]) -> UnitLedger:
