@@ -164,8 +164,9 @@ class ReplicaTrainer(Trainer):
             self._load_state(joined.state)
         self._holds_parameters = True
         self._world_turn = Turn(joined.rank, joined.size)
-        worlds = self.state.worlds
-        if not worlds or worlds[-1].version != joined.version:
+        worlds, place = self.state.worlds, (joined.version, self.state.step)
+        # The rendezvous of a run that is resumed counts versions anew.
+        if not worlds or (worlds[-1].version, worlds[-1].step) != place:
             seconds = self._clock() - began
             worlds.append(
                 WorldRecord(

@@ -125,7 +125,6 @@ def test_the_others_go_on_when_a_worker_is_killed_and_it_comes_back(data, tmp_pa
     assert [row.num_rows for row in history] == [NUM_TRAINING_ROWS] * LONGER
 
 
-@pytest.mark.xfail(reason="the checkpoint of a stop is sometimes not there", strict=False)
 def test_a_run_whose_workers_all_stopped_is_resumed(data, tmp_path):
     with WatchedRun(tmp_path, config_of(data, epochs=LONG, num_workers=2)) as run:
         run.start("run")

@@ -224,7 +224,8 @@ def test_the_others_go_on_when_one_is_lost_and_it_comes_back(rehearse, lost):
     assert newest.step == states[0].step
 
 
-def test_all_are_lost_and_begin_from_the_newest_checkpoint(rehearse):
+@pytest.mark.parametrize("is_new", [False, True], ids=["the same rendezvous", "a new one"])
+def test_all_are_lost_and_begin_from_the_newest_checkpoint(rehearse, is_new):
     nodes, options = NodeRange(2, 2), {"epochs": 2, "checkpoint_seconds": 1e-9}
 
     def train_until_lost(parts):
@@ -243,11 +244,14 @@ def test_all_are_lost_and_begin_from_the_newest_checkpoint(rehearse):
     assert 0 < saved.step <= 31
     options["checkpoint_seconds"] = 1e9
     second = [rehearse.parts(HALF_BATCH, ADAM, **options) for _ in range(2)]
-    states = list(
-        rehearse.threads.map(
-            lambda parts: rehearse.train_replica(parts, nodes), second, timeout=PATIENCE_SECONDS
+    with RendezvousServer("127.0.0.1:0", rehearse.access, TIMES) as new:
+        # It counts worlds from 1 again.
+        rehearse.server = new if is_new else rehearse.server
+        states = list(
+            rehearse.threads.map(
+                lambda parts: rehearse.train_replica(parts, nodes), second, timeout=PATIENCE_SECONDS
+            )
         )
-    )
     assert_same_parameters(*second)
     assert [record.num_rows for record in states[0].history] == [NUM_ROWS] * 2
     assert states[0].worlds[-1].step == saved.step
