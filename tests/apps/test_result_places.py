@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from maxcompute_service import Fault, running_service
 
-from ctr_pipeline.apps.results.place import open_place
+from ctr_pipeline.apps.results.place import ResultPlan, open_place
 from ctr_pipeline.dataset.formats.maxcompute import client
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.table import parse_address
@@ -82,7 +82,7 @@ def found(address):
 
 def write(address, *batches, overwrite=False, **keywords):
     place = open_place(address)
-    place.check(SCHEMA, overwrite=overwrite, **keywords)
+    place.check(ResultPlan(SCHEMA, overwrite=overwrite, **keywords))
     place.write(SCHEMA, iter(batches))
 
 
@@ -109,7 +109,7 @@ def test_results_that_fail_leave_what_was_there(address, earlier, here):
         raise DataError("too many bad rows", place="rows.csv", remedy="Mend them")
 
     place = open_place(address)
-    place.check(SCHEMA, overwrite=True)
+    place.check(ResultPlan(SCHEMA, overwrite=True))
     with pytest.raises(DataError, match="too many bad rows"):
         place.write(SCHEMA, failing())
     assert found(address) == (["old"] if earlier else None)
@@ -127,7 +127,7 @@ def test_no_rows_are_results_as_well(address):
 def test_data_is_no_place_for_results(address, use):
     write(address, rows("old"))
     with pytest.raises(RunFolderError, match="is read by this command"):
-        write(address, rows("new"), overwrite=True, **{use: [address]})
+        write(address, rows("new"), overwrite=True, **{use: (address,)})
     assert found(address) == ["old"]
 
 
@@ -160,7 +160,7 @@ def test_other_places_are_refused_before_any_work(address, says, here):
         connection.execute("CREATE TABLE items (item INTEGER, price DOUBLE)")
         connection.execute("CREATE VIEW seen AS SELECT item FROM items")
     with pytest.raises(CtrPipelineError) as refused:
-        open_place(address).check(SCHEMA, overwrite=True)
+        open_place(address).check(ResultPlan(SCHEMA, overwrite=True))
     assert says in str(refused.value)
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from sqlglot import exp
 
 from ctr_pipeline import durable
+from ctr_pipeline.apps.results.place import ResultPlan
 from ctr_pipeline.errors import DataError, RunFolderError
 
 _CONFIG = {
@@ -42,24 +43,12 @@ class DuckDbPlace:
         self._address = address
         self._file = Path(path).expanduser()
 
-    def check(
-        self,
-        schema: pa.Schema,
-        *,
-        overwrite: bool,
-        reads: Iterable[str] = (),
-        spares: Iterable[str] = (),
-    ) -> None:
+    def check(self, results: ResultPlan) -> None:
         """As `ResultPlace.check`; a table that exists must have the columns of the results."""
-        for field in schema:
+        for field in results.schema:
             if field.type not in _TYPES:
                 raise ValueError(f"results have no columns of {field.type}")
-        if self._address in {*reads, *spares}:
-            raise RunFolderError(
-                "is read by this command, or the model was trained with it",
-                place=self._address,
-                remedy="Name another output",
-            )
+        results.require_other_data(self._address)
         if not self._file.parent.is_dir():
             raise RunFolderError(
                 "its folder does not exist",
@@ -69,11 +58,9 @@ class DuckDbPlace:
         if not self._file.exists():
             return
         with self._connected(read_only=True) as connection:
-            self._check_table(connection, schema, overwrite=overwrite)
+            self._check_table(connection, results)
 
-    def _check_table(
-        self, connection: duckdb.DuckDBPyConnection, schema: pa.Schema, *, overwrite: bool
-    ) -> None:
+    def _check_table(self, connection: duckdb.DuckDBPyConnection, results: ResultPlan) -> None:
         tables = exp.select("table_type").from_("information_schema.tables")
         tables = tables.where("table_schema = 'main'", exp.column("table_name").eq(self._table))
         found = connection.sql(tables.sql("duckdb")).fetchall()
@@ -83,7 +70,7 @@ class DuckDbPlace:
         query = exp.select("*").from_(self._relation()).limit(0).sql("duckdb")
         described = connection.sql(query)
         there = list(zip(described.columns, map(str, described.types), strict=True))
-        wanted = [(field.name, _TYPES[field.type]) for field in schema]
+        wanted = [(field.name, _TYPES[field.type]) for field in results.schema]
         if is_view or there != wanted:
             shown = ", ".join(f"{name} {kind}" for name, kind in there[:8])
             raise RunFolderError(
@@ -91,12 +78,7 @@ class DuckDbPlace:
                 place=self._address,
                 remedy="Name another table, or drop it first",
             )
-        if not overwrite:
-            raise RunFolderError(
-                "exists already",
-                place=self._address,
-                remedy="Give --overwrite or name another output",
-            )
+        results.require_overwrite(self._address)
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """As `ResultPlace.write`."""

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from ctr_pipeline import durable
 from ctr_pipeline.apps.outputs import require_output
+from ctr_pipeline.apps.results.place import ResultPlan
 from ctr_pipeline.errors import DataError
 
 
@@ -20,16 +21,11 @@ class FilePlace:
         self._path = Path(path)
         check_ending(path)
 
-    def check(
-        self,
-        schema: pa.Schema,
-        *,
-        overwrite: bool,
-        reads: Iterable[str] = (),
-        spares: Iterable[str] = (),
-    ) -> None:
+    def check(self, results: ResultPlan) -> None:
         """As `ResultPlace.check`."""
-        require_output(self._path, overwrite=overwrite, reads=reads, spares=spares)
+        require_output(
+            self._path, overwrite=results.overwrite, reads=results.reads, spares=results.spares
+        )
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """As `ResultPlace.write`."""
@@ -55,7 +51,7 @@ def write_rows(
     Args:
         name: Ends in `.parquet` or `.csv`.
         file: Open for writing; is left open.
-        schema: Of every batch.
+        schema: The columns of every batch.
         batches: The rows.
     """
     is_parquet = name.endswith(".parquet")

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from ctr_pipeline.apps.results.place import ResultPlan
 from ctr_pipeline.dataset.formats.maxcompute.client import MaxComputeClient, connect
 from ctr_pipeline.dataset.formats.maxcompute.table import parse_address
 from ctr_pipeline.errors import RunFolderError
@@ -23,36 +24,22 @@ class MaxComputePlace:
     def _client(self) -> MaxComputeClient:
         return connect()
 
-    def check(
-        self,
-        schema: pa.Schema,
-        *,
-        overwrite: bool,
-        reads: Iterable[str] = (),
-        spares: Iterable[str] = (),
-    ) -> None:
+    def check(self, results: ResultPlan) -> None:
         """As `ResultPlace.check`; probabilities may be FLOAT or DOUBLE, all else is STRING."""
         place = str(self._address)
-        if place in {one.rstrip("/") for one in (*reads, *spares)}:
-            raise RunFolderError(
-                "is read by this command, or the model was trained with it",
-                place=place,
-                remedy="Name another output",
-            )
+        results.require_other_data(place)
         facts = self._client.describe(self._address, may_lack_partition=True)
         there = [(field.name.lower(), _kind(field.type)) for field in facts.schema]
-        wanted = [(field.name.lower(), _kind(field.type)) for field in schema]
+        wanted = [(field.name.lower(), _kind(field.type)) for field in results.schema]
         if facts.is_view or there != wanted:
-            columns = ", ".join(f"{field.name} {_sql_type(field.type)}" for field in schema)
+            columns = ", ".join(f"{field.name} {_sql_type(field.type)}" for field in results.schema)
             raise RunFolderError(
                 "is a view" if facts.is_view else "is a table of other columns",
                 place=place,
                 remedy=f"Name a table with the columns {columns}, in this order",
             )
-        if facts.size_bytes > 0 and not overwrite:
-            raise RunFolderError(
-                "has rows already", place=place, remedy="Give --overwrite or name another output"
-            )
+        if facts.size_bytes > 0:
+            results.require_overwrite(place, "has rows already")
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """As `ResultPlace.write`."""

@@ -2,12 +2,46 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
 import pyarrow as pa
 
-from ctr_pipeline.errors import DataError
+from ctr_pipeline.errors import DataError, RunFolderError
+
+
+@dataclass(frozen=True)
+class ResultPlan:
+    """What a command is about to write.
+
+    Attributes:
+        schema: The columns of the results.
+        overwrite: Whether results that are there may be replaced.
+        reads: Data that the command reads: files, globs, tables.
+        spares: Data that has to stay, such as what a model was trained on.
+    """
+
+    schema: pa.Schema
+    overwrite: bool = False
+    reads: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+
+    def require_other_data(self, address: str) -> None:
+        """Raises RunFolderError if the address is that of data; other names of it go unseen."""
+        if address in {data.rstrip("/") for data in (*self.reads, *self.spares)}:
+            raise RunFolderError(
+                "is read by this command, or the model was trained with it",
+                place=address,
+                remedy="Name another output",
+            )
+
+    def require_overwrite(self, address: str, what: str = "exists already") -> None:
+        """Raises RunFolderError unless results that are at the address may be replaced."""
+        if not self.overwrite:
+            raise RunFolderError(
+                what, place=address, remedy="Give --overwrite or name another output"
+            )
 
 
 class ResultPlace(Protocol):
@@ -17,21 +51,8 @@ class ResultPlace(Protocol):
     same results again replaces them.
     """
 
-    def check(
-        self,
-        schema: pa.Schema,
-        *,
-        overwrite: bool,
-        reads: Iterable[str] = (),
-        spares: Iterable[str] = (),
-    ) -> None:
+    def check(self, results: ResultPlan) -> None:
         """Refuses the place before any work is spent on the results.
-
-        Args:
-            schema: Of the results.
-            overwrite: Whether results that are there may be replaced.
-            reads: Data that the command reads: files, globs, tables.
-            spares: Data that has to stay, such as what a model was trained on.
 
         Raises:
             CtrPipelineError: Nothing can be written there, it holds something else, or it holds
@@ -42,7 +63,7 @@ class ResultPlace(Protocol):
         """Writes all rows.
 
         Args:
-            schema: Of every batch.
+            schema: The columns of every batch.
             batches: May raise, and then nothing is written.
 
         Raises:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from ctr_pipeline.apps.results.file import check_ending, write_rows
-from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.apps.results.place import ResultPlan
+from ctr_pipeline.errors import DataError
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import ObjectMissingError, check_key
 
@@ -27,31 +28,14 @@ class StoredObjectPlace:
             ) from None
         self._storage = open_storage(folder)
 
-    def check(
-        self,
-        schema: pa.Schema,
-        *,
-        overwrite: bool,
-        reads: Iterable[str] = (),
-        spares: Iterable[str] = (),
-    ) -> None:
+    def check(self, results: ResultPlan) -> None:
         """As `ResultPlace.check`; data is told apart by its address alone."""
-        if self._address in {*reads, *spares}:
-            raise RunFolderError(
-                "is read by this command, or the model was trained with it",
-                place=self._address,
-                remedy="Name another output",
-            )
+        results.require_other_data(self._address)
         try:
             self._storage.stat(self._key)
         except ObjectMissingError:
             return
-        if not overwrite:
-            raise RunFolderError(
-                "exists already",
-                place=self._address,
-                remedy="Give --overwrite or name another output",
-            )
+        results.require_overwrite(self._address)
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """As `ResultPlace.write`."""

@@ -77,7 +77,7 @@ def predict_file(
     import numpy as np
     import pyarrow as pa
 
-    from ctr_pipeline.apps.results.place import open_place
+    from ctr_pipeline.apps.results.place import ResultPlan, open_place
     from ctr_pipeline.dataset.bad_rows import BadRowLedger
     from ctr_pipeline.dataset.paths import paths_of
     from ctr_pipeline.evaluation.likelihood import probabilities_of
@@ -90,10 +90,14 @@ def predict_file(
     trained_data = loaded.config.data
     trained_on = (trained_data.training_rows, trained_data.valid, trained_data.test)
     place.check(
-        schema,
-        overwrite=overwrite,
-        reads=[data],
-        spares=[path for paths in trained_on if paths is not None for path in paths_of(paths)],
+        ResultPlan(
+            schema,
+            overwrite=overwrite,
+            reads=(data,),
+            spares=tuple(
+                path for paths in trained_on if paths is not None for path in paths_of(paths)
+            ),
+        )
     )
     ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
     num_rows, total = 0, 0.0
