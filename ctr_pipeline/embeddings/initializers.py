@@ -86,8 +86,8 @@ def draw_values(
 
     Args:
         draw_D: From `plan_draw`.
-        seed: Of the row.
-        first: Of the segment's values, counted from the row's first value.
+        seed: Seed of the row.
+        first: Place of the segment's first value in the row.
         dim: Values of the segment.
         values: Written to.
         begin: Where the row's first value stands.

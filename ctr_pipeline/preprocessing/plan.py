@@ -66,9 +66,10 @@ class FieldPlan(_Frozen):
         first: Makes a number of a text column, before the step; None: the step takes the column.
         sequence: How a text is cut into elements; None if it is one value.
         table: The embedding table that ids are of; None: that of the field's own name.
-        prior_precision: Of the linear weight of an id, as far as the column alone tells: that of
-            the m rows of the overall click rate p with which the rates of its values foretell
-            other rows best (`LabelInformation`), m p (1 - p); None where that is not known.
+        prior_precision: Prior precision of the linear weight of an id, as far as the column alone
+            tells: that of the m rows of the overall click rate p with which the rates of its values
+            foretell other rows best (`LabelInformation`), m p (1 - p); None where that is not
+            known.
     """
 
     name: str
@@ -124,7 +125,8 @@ class TablePlan(_Frozen):
         name: Unique; that of its field, or of what several fields share.
         num_ids: Ids are in [0, num_ids); of several fields, those of the one that has most: a
             sequence has a padding id after all others.
-        prior_precision: Of a linear weight, the least of its fields; None where one is not known.
+        prior_precision: Prior precision of a linear weight, the least of its fields; None where
+            one is not known.
     """
 
     name: str

@@ -49,7 +49,7 @@ class ReplicaTrainer(Trainer):
         compiled: The model.
         embeddings: This replica's rows.
         dense: Its dense parameters.
-        files: Of the run; written by the first replica alone.
+        files: Files of the run, which the first replica alone writes.
         replicas: The others.
         on_progress: Called by the first replica now and then, and after each epoch.
         clock: Monotonic clock, seconds.

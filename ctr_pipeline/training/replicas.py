@@ -51,7 +51,7 @@ class Share:
         loss_sum: Weighted sum of the rows' logloss.
         parameters_P: Gradient of the batch's mean loss, its norm not bounded.
         prepared: What `EmbeddingLookup.prepare` made of the ids; None without a batch.
-        gradients: Of the loss sum, [B, F, A] and [B, F, D]; None without a batch.
+        gradients: Gradients of the loss sum, [B, F, A] and [B, F, D]; None without a batch.
     """
 
     num_examples: int

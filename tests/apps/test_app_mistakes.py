@@ -12,7 +12,7 @@ import general_mistakes
 import pytest
 import recordio_mistakes
 import table_mistakes
-from spoiled_world import Case, World, good_world, lines
+from spoiled_world import Case, good_world
 
 from ctr_pipeline.apps.compare import compare_runs
 from ctr_pipeline.apps.convert import Target, convert_rows, format_of
@@ -38,11 +38,7 @@ SILENT = SilentProgress()
 def trained_run(tmp_path_factory):
     """The run folder of a training that went well."""
     folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        world = World(folder, patch)
-        world.rows(lines())
-        world.config()
+    with pytest.MonkeyPatch.context() as patch, good_world(folder, patch):
         train(load_config(Path("c.yaml")), progress=SILENT)
     return folder / "run"
 

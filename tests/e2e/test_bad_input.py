@@ -23,7 +23,7 @@ import pytest
 import recordio_mistakes
 import table_mistakes
 import tune_mistakes
-from spoiled_world import Case, World, good_world, lines
+from spoiled_world import Case, good_world
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.sessions import load_sessions
@@ -52,11 +52,7 @@ RESULTS = {"metrics.json", "report.html", "predictions.parquet", "p.parquet", "n
 def trained_run(tmp_path_factory):
     """The run folder of a training that went well."""
     folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        world = World(folder, patch)
-        world.rows(lines())
-        world.config()
+    with pytest.MonkeyPatch.context() as patch, good_world(folder, patch):
         assert main(["train", "c.yaml", "-q"]) == 0
     return folder / "run"
 

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from spoiled_world import World, lines
+from spoiled_world import good_world
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.run_folder import RunFolder
@@ -15,11 +15,7 @@ from ctr_pipeline.storage.commit_log import CommitWriter
 def trained_run(tmp_path_factory):
     """The run folder of a training that went well, beside its rows and config."""
     folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        world = World(folder, patch)
-        world.rows(lines())
-        world.config()
+    with pytest.MonkeyPatch.context() as patch, good_world(folder, patch):
         assert main(["train", "c.yaml", "-q"]) == 0
         assert main(["evaluate", "c.yaml", "-q"]) == 0
     return folder / "run"

@@ -32,7 +32,7 @@ class JobSummary:
     """One job of a namespace.
 
     Attributes:
-        pods: Of the job that run now, by role.
+        pods: How many pods of the job run now, by role.
         reason: Why it waits or failed; empty otherwise.
     """
 

@@ -62,7 +62,7 @@ def plan_objects(
     """The Job, then what belongs to it, as it is created.
 
     Args:
-        secrets: Of the job, by file name.
+        secrets: Contents of the secret files, by name.
 
     Raises:
         CtrPipelineError: A key that a cluster needs is missing, or the model's file is.

@@ -45,9 +45,6 @@ class DuckDbPlace:
 
     def check(self, results: ResultPlan) -> None:
         """As `ResultPlace.check`; a table that exists must have the columns of the results."""
-        for field in results.schema:
-            if field.type not in _TYPES:
-                raise ValueError(f"results have no columns of {field.type}")
         results.require_other_data(self._address)
         if not self._file.parent.is_dir():
             raise RunFolderError(

@@ -35,9 +35,10 @@ def decide_beside(runtime: RuntimeConfig, job_state: str | None) -> bool:
     """Whether a cut is scored beside whoever holds the folder's lock; if not, he is waited for.
 
     Args:
-        runtime: Of the config.
-        job_state: Of the job in the folder; None: there is none yet, or it does not say. A job
-            that has ended does not train: its best epoch is the model, and the lock is soon free.
+        runtime: The `runtime` section of the config.
+        job_state: State of the job in the folder; None: there is no job yet, or it does not say. A
+            job that has ended does not train: its best epoch is the model, and the lock is soon
+            free.
     """
     return has_members(runtime) and job_state not in ENDED_STATES
 

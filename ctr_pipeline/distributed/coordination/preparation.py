@@ -115,7 +115,7 @@ class _UnitState:
     """A unit: todo without a holder, doing with one, until it is done.
 
     Attributes:
-        attempt: Of the newest lease; 0: never leased.
+        attempt: Number of the newest lease; 0: never leased.
         failures: Failures of the unit itself; no worker's death is among them.
         is_done: The newest attempt counts.
         holder: Incarnation of the worker that holds it; empty if none does.

@@ -177,7 +177,7 @@ class Rendezvous:
         A member of the current world that asks keeps its age, and ends the current world.
 
         Args:
-            address: Of the node; unique in the job.
+            address: Where the node serves; unique in the job.
             least: Smallest number of nodes that may train.
             most: Largest number.
             reset: Forget what is known of this address: it is a new process there.
@@ -212,8 +212,8 @@ class Rendezvous:
         """A node renews its lease and asks whether its world is still the right one.
 
         Args:
-            address: Of the node.
-            version: Of its world.
+            address: Where the node serves.
+            version: Version of its world.
 
         Returns:
             0: go on; negative: so many members were lost; positive: so many nodes may join, or 1 if

@@ -57,7 +57,7 @@ class Observation:
     """What an agent knows when it decides.
 
     Attributes:
-        state: Of the script.
+        state: State of the script.
         waiting_nodes: The answer of the rendezvous; 0 if there is none.
         restarts_left: Failures that may still happen.
         num_nodes: In the current world.

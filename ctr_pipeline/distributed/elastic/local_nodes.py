@@ -65,7 +65,7 @@ def run_agents(agents: Sequence[Agent], *, least: int) -> int:
     """Runs agents until each has ended; once too few are left, the others are stopped.
 
     Args:
-        agents: Of this process.
+        agents: All agents of this process.
         least: Number of them without which no world can be formed.
 
     Returns:

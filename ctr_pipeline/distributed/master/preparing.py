@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from ctr_pipeline.distributed.coordination.launching import (
@@ -76,12 +75,7 @@ class PreparationServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop(_STOP_SECONDS)
 
     def change(self, act: Callable[[PreparationBoard, float], None]) -> None:

@@ -36,9 +36,9 @@ class ShareRequest(PackedMessage):
     Attributes:
         world: Version of the world.
         step: The step.
-        rank: Of the sender.
+        rank: The rank of the sender.
         num_examples: Rows of its batch; 0: it had none.
-        loss_sum: Of these rows.
+        loss_sum: Sum of their weighted logloss.
         keys: int64 [U], each once.
         num_occurrences: int32 [U], in the batch.
         sums: float32 [U, W], gradients summed by key.
@@ -71,7 +71,7 @@ class SumReply(PackedMessage):
     Attributes:
         num_batches: Members that had a batch.
         num_examples: Rows of all batches.
-        loss_sum: Of these rows.
+        loss_sum: Sum of their weighted logloss.
         keys: int64 [U], each once.
         num_occurrences: int32 [U], in all batches.
         sums: float32 [U, W].

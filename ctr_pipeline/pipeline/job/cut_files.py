@@ -43,7 +43,7 @@ def restore_cut(parameters: Parameters, storage: CutStorage, manifest: CutManife
     """Replaces parameters by those of a cut.
 
     Args:
-        parameters: Of the tables, segments and seed of the job.
+        parameters: Have the tables, segments and seed of the job.
         storage: Checkpoints of the job.
         manifest: The cut.
 
@@ -67,7 +67,7 @@ def open_cut(
     """Reads the dense parameters of a cut; its rows stay on disk.
 
     Args:
-        parameters: Of the tables, segments and seed of the job; the dense ones are replaced.
+        parameters: Have the tables, segments and seed of the job; the dense ones are replaced.
         storage: Checkpoints of the job.
         manifest: The cut.
         workspace: Folder on whose disk rows are sorted.

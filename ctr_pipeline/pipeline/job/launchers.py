@@ -37,8 +37,8 @@ def launch(
     """The launcher that a config asks for, which the master can reach; ends all members at last.
 
     Args:
-        config: Of a mode with members.
-        folder: Of the job.
+        config: Its mode is one with members.
+        folder: Folder of the job.
         access: Secrets of its members.
         encodes: Its workers encode rows, and there are no other members.
     """

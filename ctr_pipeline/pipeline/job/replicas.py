@@ -112,7 +112,7 @@ class _Kept:
 
     Attributes:
         seen: Start of it whose end was seen, by incarnation.
-        started_at: Of its newest start.
+        started_at: When it was started last.
     """
 
     keeper: KeptRunning

@@ -63,7 +63,8 @@ def linear_training(
     Args:
         entry: Overrides of the table.
         common: `train.embeddings`.
-        prior_precision: Of the table's weights, estimated from its columns; None: not known.
+        prior_precision: Prior precision of the table's weights, estimated from its columns; None:
+            not known.
     """
     linear = common.linear
     is_comparable = linear.l2.strength > 0 and linear.l2.count_power == 1

@@ -420,7 +420,7 @@ def load_counts(run: RunFolder, plan: PreprocessingPlan, fingerprint: str) -> Id
     """How often each training id occurs; None if nobody has counted these rows.
 
     Args:
-        fingerprint: Of the encoded rows.
+        fingerprint: Fingerprint of the encoded rows.
     """
     try:
         with np.load(run.encoded / "train" / _COUNTS, allow_pickle=False) as file:

@@ -113,9 +113,9 @@ def prove_export(
     """Proves that an export scores as the trainer does, and publishes it.
 
     Args:
-        context: Of the run.
+        context: Context of the run.
         written: What `written_export` gives.
-        analysis: Of the same run.
+        analysis: Analysis of the same run.
         process: Loads the export; it holds the exported rows, beside which the trainer's should
             not take memory.
 

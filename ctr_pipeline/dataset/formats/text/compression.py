@@ -98,7 +98,7 @@ def open_plain(
 
     Args:
         path: The file.
-        compression: Of the file; one that is compressed has no ranges.
+        compression: How the file is compressed; a compressed one has no ranges.
         part: The bytes to read.
 
     Raises:

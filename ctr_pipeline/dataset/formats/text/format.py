@@ -72,7 +72,7 @@ def inspect_lines(
     """What files of delimited lines hold, whatever the lines are kept in.
 
     Args:
-        format: Of the files.
+        format: The format of the files.
         data: How they are read.
         places: The files, by split.
         look: Reads the head of a file, about so many bytes, with this delimiter or the one found.

@@ -47,7 +47,7 @@ class DelimitedText:
 
     Attributes:
         path: The file.
-        compression: Of the file as a whole.
+        compression: How the file as a whole is compressed.
         dialect: Delimiter and quote.
         column_names: Names of all its columns, in its order.
         has_header: Whether the first record holds the names.

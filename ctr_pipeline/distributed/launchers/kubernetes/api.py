@@ -125,7 +125,7 @@ class KubernetesApi:
         """Deletes an object; nothing happens if it is gone, or another one has its name.
 
         Args:
-            uid: Of the object that is meant.
+            uid: Identifies the object that is meant; None: whatever has the name.
             grace_seconds: For a pod to end by itself; None: as its manifest says.
             foreground: What belongs to it goes first.
         """

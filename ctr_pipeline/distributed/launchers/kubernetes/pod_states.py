@@ -32,7 +32,7 @@ class PodEnd:
     """How a pod ended.
 
     Attributes:
-        exit_code: Of its container; None: it left none.
+        exit_code: How its container exited; None: unknown.
         message: The last lines that it wrote, or what Kubernetes says.
     """
 

@@ -41,8 +41,8 @@ class ClusterJob:
     """The job that a driver pod leads.
 
     Attributes:
-        name: Of the Job that owns everything.
-        owner_uid: Of that Job.
+        name: Name of the Job that owns everything.
+        owner_uid: UID of that Job.
     """
 
     name: str
@@ -113,7 +113,7 @@ def member_pod(
     """The pod of a parameter server or a worker; its name is never used again.
 
     Args:
-        arguments: Of `python`.
+        arguments: What follows `python` on the command line.
         logs_folder: Where its output goes as a file, on a volume of the job.
         working_folder: Where it runs.
         environment: Variables beside those of every pod.
