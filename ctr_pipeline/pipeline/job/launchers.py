@@ -54,8 +54,8 @@ def launch(
                 folder.config,
                 launcher_address=service.address,
                 bind_host=kind.bind_host,
-                # It loads TensorFlow, which those that encode do without.
-                with_fork_server=not encodes,
+                # It loads TensorFlow, which those that encode do without, and forks on this host.
+                with_fork_server=not (encodes or kind.spans_hosts),
                 encodes=encodes,
             ),
             logs_folder=folder.logs,

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -112,9 +112,7 @@ class KubernetesLauncher:
             count=lambda: next(self._counter),
         )
         self._watch.start()
-        # Workers are pods: nothing is forked here.
-        commands = _WithoutForkServer(context.commands)
-        self._master: Launcher = master or ProcessLauncher(replace(context, commands=commands))
+        self._master: Launcher = master or ProcessLauncher(context)
 
     def start(self, role: Role, index: int) -> None:
         """Starts a member unless it runs; a master is kept running from then on.
@@ -301,17 +299,6 @@ class KubernetesLauncher:
         member.end = end
         level = logging.INFO if member.is_stopped or end.exit_code == 0 else logging.WARNING
         _LOGGER.log(level, "%s has ended: %s", member.name, end.reason)
-
-
-class _WithoutForkServer:
-    """The commands of a job, but for the fork server."""
-
-    def __init__(self, commands: Any) -> None:
-        self.member = commands.member
-        self.from_fork_server = commands.from_fork_server
-
-    def fork_server(self) -> None:
-        """There is none."""
 
 
 def _state(member: _Member) -> ProcessState:
