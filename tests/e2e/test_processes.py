@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from both_modes import assert_same_epochs
 from sklearn.metrics import log_loss
 from watched_run import WatchedRun, slowed
 
@@ -84,23 +85,6 @@ def alone(data, tmp_path_factory):
     with WatchedRun(tmp_path_factory.mktemp("alone"), config_of(data, mode="local")) as run:
         finish(run)
     return run
-
-
-def assert_same_epochs(found, expected, *, tolerance=1e-6):
-    """The same epochs with the same results; times may differ.
-
-    A batch that a cut holds and its ledger does not yet count is computed again after the cut, by a
-    model that knows it, and applied no second time: the model is the same, the loss it showed while
-    it trained is not. There may be as many of them as batches between two heartbeats.
-    """
-    assert [one.epoch for one in found] == [one.epoch for one in expected]
-    for mine, theirs in zip(found, expected, strict=True):
-        assert mine.step == theirs.step
-        assert mine.num_rows == theirs.num_rows
-        for name in ("valid_logloss", "valid_auc", "valid_calibration", "learning_rate_factor"):
-            assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=tolerance), name
-        shown = tolerance if tolerance < 1e-5 else 10 * tolerance
-        assert mine.train_logloss == pytest.approx(theirs.train_logloss, abs=shown)
 
 
 def assert_all_counted(view, epochs):
