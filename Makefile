@@ -9,6 +9,8 @@ DEMO := runs/demo
 NODES ?= 2
 DATA ?= data/sample/train.txt
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Tests start hundreds of processes: each would compile the package again where containers set it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
@@ -43,6 +45,14 @@ demo-elastic: $(STAMP) ## Train on two PS and two workers, kill one of each, los
 	@test -f $(DATA) || $(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA)
 	$(BIN)/python benchmarks/elastic_demo.py configs/criteo_elastic.yaml --data $(DATA) --output $(DEMO)-elastic
 
+.PHONY: demo-kubernetes
+demo-kubernetes: cluster ## Train on a Kubernetes of this machine, kill a worker, a PS and the master; as root
+	@mkdir -p data/sample
+	@test -f data/sample/kubernetes.txt || \
+		$(BIN)/ctrpipe sample criteo --rows 40000 --seed $(SEED) --output data/sample/kubernetes.txt
+	PYTHONPATH=tests/cluster $(BIN)/python benchmarks/kubernetes_demo.py configs/criteo_elastic.yaml \
+		--data data/sample/kubernetes.txt --output $(DEMO)-kubernetes
+
 .PHONY: check
 check: $(STAMP) ## Lint, format, types, import contracts
 	$(BIN)/ruff check .
@@ -54,7 +64,8 @@ check: $(STAMP) ## Lint, format, types, import contracts
 audit: $(STAMP) ## Look up known weaknesses of what is installed, and list it in sbom.json
 	@$(PYTHON) -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python $(PIP_INSTALL) requirements/audit.txt || echo "pip-audit cannot be installed"
-	$(BIN)/python tools/audit.py --pip-audit $(VENV)/audit/bin/pip-audit requirements/*.txt
+	$(BIN)/python tools/audit.py --pip-audit $(VENV)/audit/bin/pip-audit \
+		requirements/*.txt ctr_pipeline/apps/image/requirements.txt
 
 .PHONY: fmt
 fmt: $(STAMP) ## Format the code
@@ -81,9 +92,12 @@ stores: $(STAMP) ## Install S3 servers for the tests that need one, in an enviro
 	@$(VENV)/stores/bin/python $(PIP_INSTALL) requirements/stores.txt
 
 .PHONY: e2e
-e2e: $(STAMP) ## The slow tests: real processes, killed and resumed
-	$(BIN)/python -m pytest -m 'slow and not e2e and not cluster' -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m 'slow and e2e and not cluster'
+e2e: $(STAMP) ## The slow tests, many with real processes that are killed and resumed
+	XLA_FLAGS= $(BIN)/python -m pytest -m 'slow and not cluster and not nightly' -n 2 --dist loadfile
+
+.PHONY: nightly
+nightly: $(STAMP) ## Slow tests of what others cover in part
+	XLA_FLAGS= $(BIN)/python -m pytest -m 'nightly and not cluster' -n 2 --dist loadfile
 
 .PHONY: cluster
 cluster: $(STAMP) ## Build the Kubernetes of the cluster tests: minutes once, then kept; nothing is installed
@@ -102,7 +116,12 @@ cluster-down: $(STAMP) ## Stop it, also after a crash
 
 .PHONY: cluster-test
 cluster-test: $(STAMP) ## The tests with a real Kubernetes; skipped where there are no rights or no binaries
-	$(BIN)/python -m pytest -m cluster tests/cluster
+	$(BIN)/python -m pytest -m 'cluster and not nightly' tests/cluster
+
+.PHONY: cluster-nightly
+cluster-nightly: $(STAMP) ## The tests with a real Kubernetes that wait long for something
+	$(BIN)/python tests/cluster/cluster_binaries.py kueue
+	$(BIN)/python -m pytest -m 'cluster and nightly' tests/cluster
 
 .PHONY: bench
 bench: $(STAMP) ## The benchmarks that need no other packages in quick form, to see that they work

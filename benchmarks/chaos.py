@@ -45,7 +45,8 @@ for _folder in ("tests/etcd", "tests/distributed/faults"):
 
 from chaos_faults import BUGGY_MODEL, FAULTS, Disturbance, Fault  # noqa: E402
 from chaos_network import NETWORK_FAULTS  # noqa: E402
-from watched_run import CTRPIPE, MissedError, OverdueError, WatchedRun, wait_until_gone  # noqa: E402
+from job_watch import MissedError, OverdueError  # noqa: E402
+from watched_run import CTRPIPE, WatchedRun, command_lines  # noqa: E402
 
 from ctr_pipeline.apps.sample import write_criteo_sample  # noqa: E402
 from ctr_pipeline.progress import SilentProgress  # noqa: E402
@@ -185,6 +186,8 @@ def run_case(
     seed: int,
     folder: Path,
     command: str = "run",
+    stored_at: str | None = None,
+    paced: bool = False,
 ) -> list[Outcome]:
     """One run with faults, one after another, or with none.
 
@@ -195,6 +198,9 @@ def run_case(
         seed: Of training and of the faults.
         folder: For the run.
         command: `run`, or `train`, which ends before the export.
+        stored_at: Address for the run; None: it is kept in the folder.
+        paced: The run waits for its faults, so that the next one finds it at work on a machine
+            however fast; not for measurements.
 
     Returns:
         One for each fault, or one that is `undisturbed`.
@@ -215,7 +221,12 @@ def run_case(
         program = [sys.executable, str(PROXIED_RUN), str(folder / "control.sock")]
         is_proxied = first is not None and first.is_proxied
         run = stack.enter_context(
-            WatchedRun(folder, config, program=program if is_proxied else CTRPIPE)
+            WatchedRun(
+                folder,
+                config,
+                stored_at=stored_at,
+                program=program if is_proxied else CTRPIPE,
+            )
         )
         chaos = Disturbance(run, random.Random(f"{outcomes[0].fault} {seed}"), command)  # noqa: S311
         is_usual = not first or not first.config
@@ -223,10 +234,12 @@ def run_case(
             run.adopt_preparation(prepared)
         run.start(command, "--overwrite")
         turns = []
-        for number, fault in enumerate(faults):
-            if len(faults) > 1:
-                chaos.window = window_of(number, len(faults))
-            turns.append(_strike(fault, chaos))
+        pace = run.paced(lambda: chaos.window[1] if chaos.window else 0.7)
+        with pace if paced else contextlib.nullcontext():
+            for number, fault in enumerate(faults):
+                if len(faults) > 1:
+                    chaos.window = window_of(number, len(faults))
+                turns.append(_strike(fault, chaos))
         exit_code = None
         try:
             exit_code = run.wait(_RUN_SECONDS)
@@ -312,9 +325,9 @@ def _judge_end(
     elif expected_exit is not None:
         if exit_code != expected_exit:
             problems.append(f"exit code {exit_code}: {run.tail()}")
-        pids = [process.pid for process in run.processes()]
-        if not wait_until_gone(pids, 5.0):
-            problems.append(f"processes were left behind: {pids}")
+        if not run.leaves_none():
+            left = command_lines(run.processes())
+            problems.append(f"processes were left behind: {left}")
     view = None
     try:
         view = run.final_view()
@@ -519,6 +532,7 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="Small runs, one repeat.")
     parser.add_argument("--list", action="store_true", help="Name the faults and end.")
+    parser.add_argument("--store", help="Keep the runs below this address, such as s3://bucket/x.")
     parser.add_argument("--keep", type=Path, help="Keep the runs' folders there.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
     parser.add_argument("--earlier", type=Path, action="append", default=[],
@@ -538,6 +552,8 @@ def main() -> int:
             if one.needs_root:
                 print(f"{one.name} needs root and is left out", file=sys.stderr)
         wanted = [one for one in wanted if not one.needs_root]
+    if arguments.store:
+        wanted = [one for one in wanted if not one.is_of_disk]
     machine = describe_machine()
     outcomes = [one for path in arguments.earlier for one in load_outcomes(path, size)]
     done = {(one.fault, one.seed) for one in outcomes}
@@ -553,7 +569,13 @@ def main() -> int:
                 # Short: sockets lie in the folder, and their paths have at most 107 bytes.
                 with case_folder(arguments.keep, f"{name[:40]}-{seed}") as folder:
                     found = run_case(
-                        faults, rows, size, seed=seed, folder=folder, command=arguments.command
+                        faults,
+                        rows,
+                        size,
+                        seed=seed,
+                        folder=folder,
+                        command=arguments.command,
+                        stored_at=arguments.store and f"{arguments.store}/{folder.name}",
                     )
                 for outcome in found:
                     show_outcome(outcome)

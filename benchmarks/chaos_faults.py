@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from watched_run import MissedError, OverdueError, WatchedRun, slowed, wait_until_gone
+from job_watch import MissedError, OverdueError
+from watched_run import WatchedRun, slowed, wait_until_gone
 
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.messages import Role
@@ -69,7 +70,7 @@ class Disturbance:
     resumed: bool = False
     window: tuple[float, float] | None = None
     since: float = 0.0
-    at_work_seconds: float = 10.0
+    at_work_seconds: float = 30.0
 
     def wait_for_moment(self, low: float = 0.15, high: float = 0.6) -> None:
         """Waits for a random place between two fractions of the job, in the middle of steps."""
@@ -171,6 +172,7 @@ class Fault:
         least_goodput: Of the speed of the undisturbed run with the same seed; None: any.
         ends: Exit code of the run; None: whatever.
         needs_root: It cannot be done by others.
+        is_of_disk: It is done to checkpoints on this disk, which a run in a store has none of.
         surroundings: Something that has to be there before the run starts, such as an etcd.
         is_proxied: Members reach each other through proxies.
         is_core: An end-to-end test of its own.
@@ -188,6 +190,7 @@ class Fault:
     least_goodput: float | None = None
     ends: int | None = 0
     needs_root: bool = False
+    is_of_disk: bool = False
     surroundings: Callable[[Path], contextlib.AbstractContextManager[Mapping[str, Any]]] | None = (
         None
     )
@@ -514,7 +517,7 @@ def kill_everything(chaos: Disturbance) -> None:
         with contextlib.suppress(psutil.Error):
             process.kill()
     chaos.strike(f"SIGKILL to all {len(processes)} processes")
-    chaos.run.wait(10.0)
+    chaos.run.wait(60.0)
     _resume(chaos)
 
 
@@ -525,8 +528,8 @@ def kill_launcher(chaos: Disturbance) -> None:
     pids = [process.pid for process in chaos.run.processes()]
     chaos.run.send(chaos.run.pid, KILL)
     chaos.strike("SIGKILL to the process that the user started")
-    chaos.run.wait(10.0)
-    chaos.expect(wait_until_gone(pids, 10.0), "processes outlived the one that started them")
+    chaos.run.wait(60.0)
+    chaos.expect(wait_until_gone(pids, 60.0), "processes outlived the one that started them")
     _resume(chaos)
 
 
@@ -537,11 +540,13 @@ def suspend_everything(chaos: Disturbance) -> None:
     restarts = sum(chaos.run.restarts.values())
     processes = chaos.run.processes()
     for process in processes:
-        process.suspend()
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
     chaos.strike(f"SIGSTOP to all {len(processes)} processes")
     time.sleep(20.0)
     for process in processes:
-        process.resume()
+        with contextlib.suppress(psutil.Error):
+            process.resume()
     chaos.run.wait_for("running steps", chaos.run.is_training, 60.0)
     found = sum(chaos.run.restarts.values())
     chaos.expect(found == restarts, f"{found - restarts} members restarted after the suspension")
@@ -1144,26 +1149,37 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("garbage", "garbage on every port", send_garbage_everywhere),
     Fault(
-        "checkpoint_truncated", "checkpoint truncated, PS `kill -9`", spoil_checkpoint("truncated")
+        "checkpoint_truncated",
+        "checkpoint truncated, PS `kill -9`",
+        spoil_checkpoint("truncated"),
+        is_of_disk=True,
     ),
     Fault(
         "checkpoint_flipped",
         "checkpoint bit-flipped, PS `kill -9`",
         spoil_checkpoint("flipped"),
         is_core=True,
+        is_of_disk=True,
     ),
-    Fault("checkpoint_file_missing", "a PS's file missing, PS `kill -9`", spoil_checkpoint("gone")),
+    Fault(
+        "checkpoint_file_missing",
+        "a PS's file missing, PS `kill -9`",
+        spoil_checkpoint("gone"),
+        is_of_disk=True,
+    ),
     Fault(
         "checkpoints_away",
         "checkpoints' folder away for 60 s, PS `kill -9`",
         take_checkpoints_away,
         most_stall_seconds=90.0,
+        is_of_disk=True,
     ),
     Fault(
         "checkpoint_unreadable",
         "a checkpoint unreadable for 60 s, PS `kill -9`",
         make_checkpoint_unreadable,
         most_stall_seconds=90.0,
+        is_of_disk=True,
     ),
     Fault("ledger_lost", "ledger deleted, master `kill -9`", lose_ledger, most_stall_seconds=10.0),
     Fault(
@@ -1172,6 +1188,7 @@ FAULTS: tuple[Fault, ...] = (
         fill_disk,
         surroundings=small_disk,
         needs_root=True,
+        is_of_disk=True,
     ),
     Fault(
         "disk_stalled",
@@ -1181,6 +1198,7 @@ FAULTS: tuple[Fault, ...] = (
         most_stall_seconds=20.0,
         surroundings=disk_that_stalls,
         needs_root=True,
+        is_of_disk=True,
     ),
     Fault("etcd_restarted", "etcd `kill -9`, back in 3 s", restart_etcd, surroundings=real_etcd),
     Fault("etcd_stalled", "etcd SIGSTOP for 9 s", stall_etcd, surroundings=real_etcd),

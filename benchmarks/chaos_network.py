@@ -41,11 +41,12 @@ def disturb_network(
         chaos.wait_for_moment()
         chaos.require_at_work("worker", 0)
         before = tell(chaos, proxy, "traffic")
-        time.sleep(0.5)
-        between = tell(chaos, proxy, do, **details)
-        chaos.expect(
-            between["to_target"] > before["to_target"], f"nothing passes the proxy before {proxy}"
-        )
+
+        def has_passed() -> bool:
+            return tell(chaos, proxy, "traffic")["to_target"] > before["to_target"]
+
+        chaos.run.wait_for(f"traffic through the proxy before {proxy}", has_passed, 30.0)
+        tell(chaos, proxy, do, **details)
         chaos.strike(f"calls of {proxy}: {do} {details or ''} for {seconds:g} s")
         restarts = _restarts(chaos)
         time.sleep(seconds)

@@ -41,11 +41,13 @@ class Side:
         name: For the table.
         servers: Parameter servers.
         cut_seconds: Between cuts.
+        checkpoints: `runtime.checkpoints`.
     """
 
     name: str
     servers: int
     cut_seconds: float
+    checkpoints: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,17 @@ class Span:
         return any(self.begin < other.end and other.begin < self.end for other in others)
 
 
-def sides(cut_seconds: float) -> tuple[Side, ...]:
-    """Without cuts but those at the ends of epochs, then with them, then on two servers."""
+def sides(cut_seconds: float, storage: str | None) -> tuple[Side, ...]:
+    """Without cuts but those at the ends of epochs, then with them, on two servers, in a store."""
+    every = f"a cut every {cut_seconds:g} s"
+    stored = (
+        () if storage is None else (Side(f"1 PS, {every}, in the store", 1, cut_seconds, storage),)
+    )
     return (
         Side("1 PS, no cut within an epoch", 1, _NO_CUTS),
-        Side(f"1 PS, a cut every {cut_seconds:g} s", 1, cut_seconds),
-        Side(f"2 PS, a cut every {cut_seconds:g} s", 2, cut_seconds),
+        Side(f"1 PS, {every}", 1, cut_seconds),
+        Side(f"2 PS, {every}", 2, cut_seconds),
+        *stored,
     )
 
 
@@ -113,6 +120,7 @@ def make_config(rows: Path, side: Side, *, rows_per_table: int, epochs: int) -> 
             "mode": "processes",
             "parameter_servers": side.servers,
             "workers": {"min": 1, "max": 1},
+            "checkpoints": side.checkpoints,
         },
     }
 
@@ -190,6 +198,7 @@ def run_side(side: Side, rows: Path, *, rows_per_table: int, epochs: int) -> dic
     print(f"  {side.name}: {len(steps)} steps, {len(whole)} cuts", file=sys.stderr)
     return {
         **figures,
+        "steps_per_second": 1e3 * len(steps) / sum(step.ms for step in steps),
         "cuts": len(whole),
         "cut_seconds": [one["end"] - one["begin"] for one in whole],
         "cut_bytes": sum(one["bytes"] for one in parts) / max(len(whole), 1),
@@ -232,7 +241,13 @@ def verdict_of(figures: dict[str, Any]) -> str:
 
 
 def measure_job(
-    *, num_records: int, rows_per_table: int, epochs: int, cut_seconds: float, only: int | None
+    *,
+    num_records: int,
+    rows_per_table: int,
+    epochs: int,
+    cut_seconds: float,
+    storage: str | None,
+    only: int | None,
 ) -> dict[str, dict[str, Any]]:
     """Runs the sides and prints their figures, and of each whether the aim is met.
 
@@ -245,7 +260,7 @@ def measure_job(
     with tempfile.TemporaryDirectory(prefix="cut-job-rows-") as temporary:
         rows = Path(temporary) / "rows.parquet"
         write_rows(rows, num_records, rows_per_table)
-        for number, side in enumerate(sides(cut_seconds)):
+        for number, side in enumerate(sides(cut_seconds, storage)):
             if only in {None, number}:
                 found[side.name] = run_side(
                     side, rows, rows_per_table=rows_per_table, epochs=epochs
@@ -255,7 +270,8 @@ def measure_job(
     )
     for name, figures in found.items():
         print(
-            f"{name}: {sum(figures['rows_held']):,} rows, {figures['cuts']} cuts of "
+            f"{name}: {figures['steps_per_second']:.2f} steps/s, "
+            f"{sum(figures['rows_held']):,} rows, {figures['cuts']} cuts of "
             f"{np.mean(figures['cut_seconds'] or [0.0]):.1f} s and "
             f"{figures['cut_bytes'] / 1e6:,.0f} MB; a server held updates up for "
             f"{figures['server_pause_ms']:.1f} ms at most; {verdict_of(figures)}"

@@ -1,9 +1,15 @@
-"""For how long updates wait while a parameter server writes a cut.
+r"""For how long updates wait while a parameter server writes a cut.
 
 A store of 2.6 million rows (a linear weight under Adagrad, a vector of 16 under Adam: 208 bytes a
 record) is updated without a pause, 40,000 drawn keys a time, first alone, then while cuts of all
 rows and of the changed ones are written. Then the cuts are read back into an empty store and
 compared with it, bit for bit.
+
+With `--storage`, cuts of all rows are written there as well, by turns, and their files once more by
+themselves, which is the store's own time:
+
+    PYTHONPATH=. python tests/storage/store_servers.py seaweedfs \
+        python benchmarks/cut_pause.py --storage s3://runs-of-tests/cuts
 
 With `--job` instead: a real job, one worker and one or two parameter servers as processes, about as
 many rows; see `cut_job.py`.
@@ -13,11 +19,12 @@ many rows; see `cut_job.py`.
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,7 +120,7 @@ def run_beside(work: Callable[[], None], beside: Callable[[], None]) -> None:
 
 
 def measure_cut(
-    store: EmbeddingStore, updates: Updates, folder: Path, *, cut: int, full: bool
+    store: EmbeddingStore, updates: Updates, storage: CutStorage, *, cut: int, full: bool
 ) -> tuple[CutFigures, tuple[CutFile, ...]]:
     """Writes a cut while updates go on."""
     process = psutil.Process()
@@ -127,11 +134,7 @@ def measure_cut(
 
     def write() -> None:
         files.extend(
-            snapshot.write(
-                CutStorage.at(folder),
-                num_partitions=NUM_PARTITIONS,
-                partitions=range(NUM_PARTITIONS),
-            )
+            snapshot.write(storage, num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS))
         )
 
     def update() -> None:
@@ -149,6 +152,15 @@ def measure_cut(
         memory_bytes=most - before,
     )
     return figures, tuple(files)
+
+
+def write_seconds(storage: CutStorage, folder: Path, files: Sequence[CutFile]) -> float:
+    """Seconds to write the files of a cut again, under other names, and nothing beside."""
+    contents = [(file.name, (folder / file.name).read_bytes()) for file in files]
+    started = time.perf_counter()
+    for name, data in contents:
+        storage.write(f"again-{name}", data)
+    return time.perf_counter() - started
 
 
 def same_rows(one: EmbeddingStore, other: EmbeddingStore) -> bool:
@@ -173,6 +185,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="Of the store.")
     parser.add_argument("--folder", type=Path, help="Where the cuts go; default: temporary files.")
+    parser.add_argument("--storage", help="Where cuts go as well, such as s3://bucket/cuts.")
     parser.add_argument("--quick", action="store_true", help="200,000 rows, once.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
     parser.add_argument("--job", action="store_true", help="Steps of a worker in a real job.")
@@ -191,6 +204,7 @@ def main() -> None:
             rows_per_table=20_000 if options.quick else ROWS_PER_TABLE,
             epochs=options.epochs,
             cut_seconds=2.0 if options.quick else options.cut_seconds,
+            storage=options.storage,
             only=options.only,
         )
         write_results(options.json, benchmark="cut_pause_job", machine=machine, results=found)
@@ -204,29 +218,40 @@ def main() -> None:
     updates = Updates(store, num_rows)
     with tempfile.TemporaryDirectory(prefix="cut-pause-", dir=options.folder) as temporary:
         folder = Path(temporary)
+        disk = CutStorage.at(folder)
+        remote = CutStorage.at(options.storage) if options.storage else None
         # Everything is compiled and every page is there before anything is measured.
-        measure_cut(store, updates, folder, cut=1, full=True)
+        measure_cut(store, updates, disk, cut=1, full=True)
         alone = [updates.one_ms() for _ in range(20 * repeats + 20)][20:]
         measured: dict[str, list[CutFigures]] = {"all rows": [], "changed rows": []}
+        remote_cuts: list[CutFigures] = []
+        remote_writes: list[float] = []
         chains: dict[int, tuple[CutFile, ...]] = {}
-        for repeat in range(repeats):
+        cuts = itertools.count(2)
+        for _ in range(repeats):
+            if remote is not None:
+                # Before the others, as a cut of the changed rows follows the last one of all.
+                one, _ = measure_cut(store, updates, remote, cut=next(cuts), full=True)
+                remote_cuts.append(one)
             for name, figures in measured.items():
-                cut = 2 + 2 * repeat + (name == "changed rows")
-                one, files = measure_cut(store, updates, folder, cut=cut, full=name == "all rows")
+                full = name == "all rows"
+                one, files = measure_cut(store, updates, disk, cut=next(cuts), full=full)
                 figures.append(one)
                 for file in files:
                     chains[file.partition] = extend_chain(chains.get(file.partition, ()), file)
-        last = RowSnapshot(store, cut=2 + 2 * repeats)
+                if remote is not None and full:
+                    remote_writes.append(write_seconds(remote, folder, files))
+        last = RowSnapshot(store, cut=next(cuts))
         last.begin(full=False)
         for file in last.write(
-            CutStorage.at(folder), num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS)
+            disk, num_partitions=NUM_PARTITIONS, partitions=range(NUM_PARTITIONS)
         ):
             chains[file.partition] = extend_chain(chains[file.partition], file)
         other = make_store(num_rows, options.threads)
         started = time.perf_counter()
         restore_rows(
             other,
-            CutStorage.at(folder),
+            disk,
             list(chains.values()),
             num_partitions=NUM_PARTITIONS,
             cut=last.cut,
@@ -257,6 +282,8 @@ def main() -> None:
         "alone_ms": {"median": statistics.median(alone), "longest": max(alone)},
         "restore": {"seconds": restore_seconds, "bytes": read_bytes, "rows": other.num_rows},
     }
+    if remote_cuts:
+        measured["all rows, in the store"] = remote_cuts
     for name, figures in measured.items():
         spreads = {
             "seconds": Spread.of([one.seconds for one in figures]),
@@ -271,6 +298,22 @@ def main() -> None:
         rows.append([name, *(value.show(digits.get(key, 1)) for key, value in spreads.items())])
         results[name] = {key: value.as_dict() for key, value in spreads.items()}
     print_table(header, rows)
+    if remote_writes:
+        writes = Spread.of(remote_writes)
+        above = Spread.of(
+            [
+                (far.seconds - write) / near.seconds
+                for far, write, near in zip(
+                    remote_cuts, remote_writes, measured["all rows"], strict=True
+                )
+            ]
+        )
+        print(
+            f"The store took {writes.show(2)} s to write the files of a cut by themselves; without "
+            f"that, a cut in the store takes {above.show(2)} times one on the disk\n"
+        )
+        results["store alone"] = writes.as_dict()
+        results["store without its writing, beside the disk"] = above.as_dict()
     print(
         f"Read back, a base and its deltas, {read_bytes / 1e6:,.0f} MB: "
         f"{restore_seconds:.2f} s for {other.num_rows:,} rows, equal bit for bit\n"

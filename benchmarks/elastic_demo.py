@@ -11,14 +11,15 @@ import argparse
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from watched_run import MissedError, OverdueError, WatchedRun
+from job_watch import JobWatch, MissedError, OverdueError
+from watched_run import WatchedRun
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
-from ctr_pipeline.distributed.master.status import JobView
 
 _RUN_SECONDS = 3600.0
 KILLED: tuple[tuple[Role, int], ...] = (("worker", 1), ("ps", 0))
@@ -28,7 +29,7 @@ KILLED: tuple[tuple[Role, int], ...] = (("worker", 1), ("ps", 0))
 class Story:
     """What happens, with the seconds since the beginning."""
 
-    def __init__(self, run: WatchedRun) -> None:
+    def __init__(self, run: JobWatch) -> None:
         self._run = run
         self._began = time.monotonic()
         self._events_told = 0
@@ -57,12 +58,12 @@ class Story:
             rows = f", {stats.rows_held:,} rows" if stats.rows_held else ""
             restarts = f", started again {member.restarts}×" if member.restarts else ""
             self.tell(
-                f"         {member.role}-{member.index}: process {member.pid}, {member.state}"
+                f"         {member.name}: process {member.pid} on {member.host}, {member.state}"
                 f"{doing}{rows}{restarts}"
             )
 
 
-def wait_until_trained(run: WatchedRun, story: Story, fraction: float) -> None:
+def wait_until_trained(run: JobWatch, story: Story, fraction: float) -> None:
     """Waits for a fraction of the records, in the middle of steps."""
 
     def reached() -> bool:
@@ -77,45 +78,90 @@ def wait_until_trained(run: WatchedRun, story: Story, fraction: float) -> None:
     run.wait_for(f"{fraction:.0%} of the records", reached, _RUN_SECONDS)
 
 
-def kill(run: WatchedRun, story: Story, role: Role, index: int) -> None:
-    """Kills a member and waits until another process is in its place and steps run again."""
-    victim = run.member_view(role, index)
+def lose(
+    run: JobWatch,
+    story: Story,
+    name: str,
+    strike: Callable[[], str],
+    is_back: Callable[[], bool],
+) -> None:
+    """Has a member end, and waits until another one is in its place and steps run again.
+
+    Args:
+        strike: Ends it, and says how.
+    """
     before = run.now.records
-    run.send(victim.pid, signal.SIGKILL)
     began = time.monotonic()
-    story.tell(f"kill -9 {victim.pid}: {role}-{index} is dead, {before.trained:,} records counted")
+    story.tell(f"{strike()}: {name} is dead, {before.trained:,} records counted")
 
     def replaced() -> bool:
         story.tell_events()
-        member = run.member_view(role, index)
-        return member.pid not in {0, victim.pid} and member.state == "running"
+        return is_back()
 
-    run.wait_for(f"a new {role}-{index}", replaced, 120.0)
+    run.wait_for(f"a new {name}", replaced, 120.0)
     run.wait_for("running steps", run.is_training, 120.0)
     after = run.now.records
     pauses = run.progress_seconds(began, time.monotonic())
     story.tell_events()
     story.tell(
-        f"{role}-{index} is process {run.member_view(role, index).pid} now; the longest pause "
-        f"without progress was {pauses[0] if pauses else 0.0:.1f} s, and "
-        f"{after.repeated - before.repeated:,} records are computed a second time"
+        f"{name} is back; the longest pause without progress was "
+        f"{pauses[0] if pauses else 0.0:.1f} s, and {after.repeated - before.repeated:,} records "
+        "are computed a second time"
     )
 
 
-def broken_promises(view: JobView) -> list[str]:
-    """What the job did not keep of what is shown here; empty if it kept all."""
-    records, broken = view.records, []
-    if view.state != "finished":
-        broken.append(f"the job is {view.state}, not finished")
-    if records.trained != records.total:
-        broken.append(f"{records.total - records.trained:,} records are lost")
-    if records.dropped:
-        broken.append(f"{records.dropped:,} records are dropped")
-    restarts = {(one.role, one.index): one.restarts for one in view.members}
-    for role, index in KILLED:
-        if not restarts.get((role, index)):
-            broken.append(f"{role}-{index} was killed, and nothing says that it was started again")
+def kill(run: WatchedRun, story: Story, role: Role, index: int) -> None:
+    """Kills the process of a member."""
+    victim = run.member_view(role, index)
+
+    def strike() -> str:
+        run.send(victim.pid, signal.SIGKILL)
+        return f"kill -9 {victim.pid}"
+
+    lose(run, story, victim.name, strike, run.watch_for_next(role, index))
+
+
+def broken_promises(metrics: Mapping[str, Any], killed: Sequence[Role]) -> list[str]:
+    """What the job did not keep of what is shown here; empty if it kept all.
+
+    Args:
+        metrics: `metrics.json` of the run.
+    """
+    runtime, broken = metrics["runtime"], []
+    records = runtime["records"]
+    if records["trained"] != records["total"]:
+        broken.append(f"{records['total'] - records['trained']:,} records are lost")
+    if records["dropped"]:
+        broken.append(f"{records['dropped']:,} records are dropped")
+    broken += [
+        f"a {role} was killed, and nothing says that one was started again"
+        for role in killed
+        if not runtime["restarts"][role]
+    ]
     return broken
+
+
+def sum_up(metrics: Mapping[str, Any], report: Path, epochs: int, killed: Sequence[Role]) -> int:
+    """Prints what was counted; returns 1 if something is not as it should be."""
+    records = metrics["runtime"]["records"]
+    total, trained = records["total"], records["trained"]
+    print(
+        f"\n{epochs} epochs of {total // epochs:,} records are {total:,}.\n"
+        f"Counted: {trained:,}. Lost: {total - trained:,}. Dropped: {records['dropped']:,}.\n"
+        f"Computed a second time: {records['repeated']:,} ({records['repeated'] / total:.1%}).\n"
+        f"Test AUC: {metrics['test']['auc']:.4f}. Report: {report}"
+    )
+    broken = broken_promises(metrics, killed)
+    for promise in broken:
+        print(f"This is not as it should be: {promise}.")
+    return 1 if broken else 0
+
+
+def load_config(path: Path, epochs: int) -> dict[str, Any]:
+    """The config of a job that trains for so long that something can be done to it."""
+    config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    config["train"] |= {"epochs": epochs, "early_stopping": None, "checkpoint_seconds": 5}
+    return config
 
 
 def main() -> int:
@@ -126,13 +172,12 @@ def main() -> int:
     parser.add_argument("config", type=Path, help="Of a job in several processes.")
     parser.add_argument("--data", type=Path, required=True, help="Training rows.")
     parser.add_argument("--output", type=Path, required=True, help="Folder for the run.")
+    parser.add_argument("--store", help="Keep the run at this address, such as s3://bucket/demo.")
     parser.add_argument("--epochs", type=int, default=4, help="Passes over the rows.")
     arguments = parser.parse_args()
-    config: dict[str, Any] = yaml.safe_load(arguments.config.read_text(encoding="utf-8"))
+    config = load_config(arguments.config, arguments.epochs)
     config["data"]["train"] = str(arguments.data.resolve())
-    config["train"] |= {"epochs": arguments.epochs, "early_stopping": None}
-    config["train"]["checkpoint_seconds"] = 5
-    with WatchedRun(arguments.output.resolve(), config) as run:
+    with WatchedRun(arguments.output.resolve(), config, stored_at=arguments.store) as run:
         story = Story(run)
         story.tell(f"ctrpipe run {run.config_path} --overwrite")
         run.start("run", "--overwrite")
@@ -150,25 +195,13 @@ def main() -> int:
         except (MissedError, OverdueError) as error:
             story.tell(f"this did not go as it should: {error}")
             return 1
-        view = run.final_view()
     story.tell_events()
     if code != 0:
         print(run.tail(30))
         return 1
-    records = view.records
-    per_epoch = records.total // arguments.epochs
     story.tell("the run has ended")
-    print(
-        f"\n{arguments.epochs} epochs of {per_epoch:,} records are {records.total:,}.\n"
-        f"Counted: {records.trained:,}. Lost: {records.total - records.trained:,}. "
-        f"Dropped: {records.dropped:,}.\nComputed a second time: {records.repeated:,} "
-        f"({records.repeated / records.total:.1%}).\n"
-        f"Test AUC: {run.metrics()['test']['auc']:.4f}. Report: {run.output / 'report.html'}"
-    )
-    broken = broken_promises(view)
-    for promise in broken:
-        print(f"This is not as it should be: {promise}.")
-    return 1 if broken else 0
+    roles = [role for role, _ in KILLED]
+    return sum_up(run.metrics(), run.output / "report.html", arguments.epochs, roles)
 
 
 if __name__ == "__main__":

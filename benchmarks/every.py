@@ -5,9 +5,10 @@ each. In quick form that takes nine minutes on two idle cores and tells that the
 there are those that compare with other packages in environments of their own (`train_speed_peers`,
 `train_speed_models`, `whole_job_beside` and its large form, `criteo_peers`, `auto_quality`, parts
 of `feature_speed`), and `whole_job_large`. Numbers to publish come from the full form on a machine
-that has nothing else to do, which takes a night. Left out of both are `elastic_demo.py`, which
-shows and does not measure, `criteo_quality` and `criteo_peers` where no data is named, and those of
-bfloat16 where the processor has no instructions for it.
+that has nothing else to do, which takes a night. Left out of both are `elastic_demo.py` and
+`kubernetes_demo.py`, which show and do not measure, `cluster`, `cluster_load` and `image`, which
+need root and a Kubernetes that was built, `criteo_quality` and `criteo_peers` where no data is
+named, and those of bfloat16 where the processor has no instructions for it.
 
     python benchmarks/every.py --quick
     python benchmarks/every.py --results results/ --only train_speed serve_speed
@@ -99,6 +100,12 @@ BENCHMARKS = (
     Benchmark("feature_speed", quick=("--quick", "--only", "statistics", "kernels")),
     Benchmark("whole_job", ("--rows", "1_000_000", "4_000_000")),
     Benchmark("whole_job_large", ("--rows", "10_000_000"), quick=None, script="whole_job"),
+    Benchmark(
+        "whole_job_killed",
+        ("--rows", "45_840_617", "--delay", "10"),
+        quick=("--rows", "1_000_000", "--unit-rows", "100_000", "--delay", "0.2"),
+    ),
+    Benchmark("shared_preparation"),
     Benchmark("whole_job_beside", quick=None),
     Benchmark(
         "whole_job_beside_large",
@@ -116,6 +123,7 @@ BENCHMARKS = (
     Benchmark("master_load"),
     Benchmark("runtime_speed", ("--rows", "1_000_000"), ("--quick", "--only", "sides")),
     Benchmark("allreduce"),
+    Benchmark("elastic_script"),
     Benchmark("scaling_simulator"),
     Benchmark(
         "chaos", ("--command", "train", "--together", "7"), ("--quick", "--fault", "ps_killed")

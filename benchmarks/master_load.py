@@ -22,6 +22,7 @@ import statistics
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +33,7 @@ from machine import describe_machine, print_machine, print_table, write_results
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import resolved_yaml
+from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.messages import (
     BatchLoss,
     Empty,
@@ -48,12 +50,12 @@ from ctr_pipeline.distributed.coordination.messages import (
     RestoreRequest,
     TaskReport,
 )
+from ctr_pipeline.distributed.coordination.messages import Role as MemberRole
 from ctr_pipeline.distributed.coordination.spec import (
     BATCHES_PER_TASK,
     PROTOCOL_VERSION,
     EncodedSplit,
     JobSpec,
-    UpdateRule,
 )
 from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLedger
 from ctr_pipeline.distributed.master.program import run_master
@@ -62,11 +64,12 @@ from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.certificates import Role
 from ctr_pipeline.distributed.rpc.client import PendingReply, RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
+from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 T = TypeVar("T")
@@ -76,26 +79,40 @@ BATCH_SIZE = 1024
 _DEADLINE_SECONDS = 10.0
 _PATIENCE_SECONDS = 120.0
 """For all members to register and for the first task to be leased."""
-_NICE = 10
+NICE = 10
 """Of the agents: on a machine of its own the master would not wait for them."""
 _IDLE_WORKERS = 4
 _IDLE_SECONDS = 0.1
 """Between the tasks of one that holds nothing when it asks."""
 
 
-def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> None:
-    """Everything that a master finds when it starts."""
+def prepare_job(
+    run_folder: Path,
+    *,
+    servers: int,
+    workers: int,
+    tasks: int,
+    mode: str = "processes",
+    **sections: Any,
+) -> None:
+    """Everything that a master finds when it starts.
+
+    Args:
+        sections: Further ones of the config.
+    """
     config = Config.model_validate(
         {
             "data": {"train": "rows.csv", "label": "click"},
             "output": str(run_folder),
             "train": {"epochs": 1, "batch_size": BATCH_SIZE},
+            **sections,
             "runtime": {
-                "mode": "processes",
+                "mode": mode,
                 "parameter_servers": servers,
                 "workers": {"min": 1, "max": workers},
                 # A loaded machine is late with heartbeats; their rate stays that of the default.
                 "silence_seconds": 30.0,
+                "startup_timeout_seconds": 600.0,
             },
         }
     )
@@ -115,7 +132,8 @@ def prepare_job(run_folder: Path, *, servers: int, workers: int, tasks: int) -> 
         dense_optimizer=OptimizerSpec(name="adam", learning_rate=1e-3),
         num_partitions=64,
         num_parameter_servers=servers,
-        update=UpdateRule("async", 1, 0, scale_by_staleness=False),
+        update_rule=UpdateRule(),
+        supervision=config.runtime.part(Supervision),
         splits=(EncodedSplit("train", "", tasks * BATCH_SIZE * BATCHES_PER_TASK),),
         course=TrainingCourse(
             batch_size=BATCH_SIZE, epochs=1, seed=1, checkpoint_seconds=3600.0, keep_checkpoints=1
@@ -152,7 +170,8 @@ def be_master(run_folder: Path, channel: Connection) -> None:
 
     def answer() -> None:
         while channel.recv() == "used":
-            channel.send((time.process_time(), counted.commits, counted.records))
+            held = psutil.Process().memory_info().rss
+            channel.send((time.process_time(), counted.commits, counted.records, held))
 
     threading.Thread(target=answer, daemon=True).start()
     run_master(run_folder, "127.0.0.1:0")
@@ -173,18 +192,13 @@ def connect(run_folder: Path, role: Role) -> RpcClient:
 
 def be_servers(run_folder: Path, number: int, channel: Connection) -> None:
     """Registers so many servers and sends their heartbeats until the channel says stop."""
-    os.nice(_NICE)
-    access = Access.load(run_folder / "job", "ps")
-    server = RpcServer(
-        "PsService",
-        [Method("Restore", RestoreRequest, RestoreReply, lambda _: RestoreReply("", 0))],
-        address="127.0.0.1:0",
-        access=access,
-    )
-    address, stop, calls = server.start(), threading.Event(), Tally()
+    os.nice(NICE)
+    server, address = open_server(Access.load(run_folder / "job", "ps"))
+    stop, calls = threading.Event(), Tally()
+    members = [_member("ps", index, f"server{index:010d}") for index in range(number)]
     threads = [
-        threading.Thread(target=_be_server, args=(run_folder, index, address, stop, calls))
-        for index in range(number)
+        threading.Thread(target=be_server, args=(run_folder, member, address, stop, calls))
+        for member in members
     ]
     for thread in threads:
         thread.start()
@@ -196,10 +210,21 @@ def be_servers(run_folder: Path, number: int, channel: Connection) -> None:
     server.stop(0)
 
 
-def _be_server(
-    run_folder: Path, index: int, address: str, stop: threading.Event, calls: "Tally"
+def open_server(access: Access) -> tuple[RpcServer, str]:
+    """Serves the restores of any number of servers; with its address."""
+    server = RpcServer(
+        "PsService",
+        [Method("Restore", RestoreRequest, RestoreReply, lambda _: RestoreReply("", 0))],
+        address="127.0.0.1:0",
+        access=access,
+    )
+    return server, server.start()
+
+
+def be_server(
+    run_folder: Path, member: Member, address: str, stop: threading.Event, calls: "Tally"
 ) -> None:
-    member = Member("ps", index, f"server{index:010d}", secrets.token_hex(16))
+    """Registers a server that serves at an address, and sends its heartbeats until it is over."""
     client = connect(run_folder, "ps")
     reply = client.call(
         "Register",
@@ -209,16 +234,24 @@ def _be_server(
     )
     pause = reply.heartbeat_seconds
     while not stop.wait(pause):
-        answer = client.call(
-            "Heartbeat",
-            HeartbeatRequest(member, reply.generation, (), _stats()),
-            HeartbeatReply,
-            deadline_seconds=_DEADLINE_SECONDS,
-        )
+        try:
+            answer = client.call(
+                "Heartbeat",
+                HeartbeatRequest(member, reply.generation, (), _stats()),
+                HeartbeatReply,
+                deadline_seconds=_DEADLINE_SECONDS,
+            )
+        except PeerUnavailable:
+            # A loaded machine is late.
+            continue
         calls.add(1)
         if answer.directive != "go_on":
-            raise RuntimeError(f"server {index} was told to {answer.directive}")
+            raise RuntimeError(f"server {member.index} was told to {answer.directive}")
     client.close()
+
+
+def _member(role: MemberRole, index: int, incarnation: str) -> Member:
+    return Member(role, index, incarnation, secrets.token_hex(16))
 
 
 def _registration(member: Member, address: str) -> RegisterRequest:
@@ -286,9 +319,9 @@ class TimedLink:
 class Worker:
     """A session and the task that it pretends to train."""
 
-    def __init__(self, index: int, connect_to: Callable[[], TimedLink]) -> None:
+    def __init__(self, member: Member, connect_to: Callable[[], TimedLink]) -> None:
         self.session = WorkerSession(
-            member=Member("worker", index, f"worker{index:010d}", secrets.token_hex(16)),
+            member=member,
             config_fingerprint="config",
             metrics_address="",
             connect=connect_to,
@@ -313,10 +346,13 @@ class Worker:
 
 def be_workers(run_folder: Path, indices: range, batch_seconds: float, channel: Connection) -> None:
     """Is some of the workers, until the channel says stop; answers calls and times of leases."""
-    os.nice(_NICE)
+    os.nice(NICE)
     calls, leases = Tally(), list[float]()
     workers = [
-        Worker(index, lambda: TimedLink(connect(run_folder, "worker"), calls, leases))
+        Worker(
+            _member("worker", index, f"worker{index:010d}"),
+            lambda: TimedLink(connect(run_folder, "worker"), calls, leases),
+        )
         for index in indices
     ]
     for worker in workers:
@@ -369,7 +405,7 @@ def _be_idle_worker(
     run_folder: Path, index: int, stop: threading.Event, calls: Tally, leases: list[float]
 ) -> None:
     """Leases one task at a time and says at once that it is trained, in the others' time."""
-    member = Member("worker", index, f"idle{index:010d}", secrets.token_hex(16))
+    member = _member("worker", index, f"idle{index:010d}")
     client = connect(run_folder, "worker")
     answer = client.call(
         "Register", _registration(member, ""), RegisterReply, deadline_seconds=_DEADLINE_SECONDS
@@ -474,7 +510,7 @@ def _await(client: RpcClient, num_members: int) -> None:
 def _measure(
     master: Connection, agents: list[Connection], client: RpcClient, seconds: float
 ) -> dict[str, float]:
-    used_before = _used(master)
+    *used_before, _ = _used(master)
     calls_before = sum(calls for calls, _ in _ask(agents))
     begun, statuses = time.monotonic(), list[float]()
     while time.monotonic() < begun + seconds:
@@ -483,7 +519,7 @@ def _measure(
         statuses.append(time.perf_counter() - asked)
         time.sleep(1.0)
     took = time.monotonic() - begun
-    used, answers = _used(master), _ask(agents)
+    (*used, held), answers = _used(master), _ask(agents)
     calls = sum(calls for calls, _ in answers)
     # In the order in which they were started.
     _, (_, leases), *others = answers
@@ -504,11 +540,13 @@ def _measure(
         "kept_back_p50_ms": statistics.median(kept_back) * 1e3 if kept_back else 0.0,
         "status_ms": statistics.median(statuses) * 1e3,
         "rows": view.records.trained,
+        "master_bytes": held,
         "load": psutil.getloadavg()[0],
     }
 
 
-def _used(master: Connection) -> tuple[float, int, int]:
+def _used(master: Connection) -> tuple[float, int, int, int]:
+    """Its processor seconds, commits and records so far, and the bytes it holds."""
     master.send("used")
     return master.recv()
 
@@ -520,12 +558,25 @@ def _ask(agents: list[Connection]) -> list[tuple[int, list[float]]]:
     return [agent.recv() for agent in agents]
 
 
+def order_bytes(tasks: int) -> int:
+    """Most that a worker holds to know the rows of a task of so many, those themselves left out."""
+    order = EpochOrder(tasks * BATCH_SIZE * BATCHES_PER_TASK, BATCH_SIZE, seed=1, epoch=0)
+    tracemalloc.start()
+    for task in range(0, order.num_tasks, max(order.num_tasks // 10, 1)):
+        order.rows_of(task)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[10, 100, 200, 500])
     parser.add_argument("--servers", type=int, default=50)
-    parser.add_argument("--tasks", type=int, default=15_000, help="of the epoch")
+    parser.add_argument(
+        "--tasks", type=int, default=15_259, help="of the epoch, 65,536 rows each: a billion"
+    )
     parser.add_argument("--batch-seconds", type=float, default=0.05)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--processes", type=int, default=4, help="that hold the workers")
@@ -559,6 +610,7 @@ def main() -> None:
             "lease p99, ms",
             "kept back p50, ms",
             "status, ms",
+            "master, MB",
         ],
         [
             [
@@ -571,11 +623,19 @@ def main() -> None:
                 f"{figures['lease_p99_ms']:.1f}",
                 f"{figures['kept_back_p50_ms']:.0f}",
                 f"{figures['status_ms']:.0f}",
+                f"{figures['master_bytes'] / 1e6:.0f}",
             ]
             for number, figures in results.items()
         ],
     )
-    write_results(options.json, benchmark="master_load", machine=machine, results=results)
+    order = order_bytes(options.tasks)
+    print(f"\nA worker holds {order / 1e6:.1f} MB at most to know the rows of a task.")
+    write_results(
+        options.json,
+        benchmark="master_load",
+        machine=machine,
+        results={**results, "tasks": options.tasks, "order_bytes": order},
+    )
 
 
 if __name__ == "__main__":

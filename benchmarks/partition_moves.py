@@ -25,9 +25,9 @@ from ps_speed import ACCESS, FIELDS, job_spec, serve
 from store_speed import SEGMENTS, zipf_batches
 
 from ctr_pipeline.distributed.coordination.events import (
+    AnnouncePlacement,
     MoveFailed,
     MovePartitions,
-    PlacePartitions,
 )
 from ctr_pipeline.distributed.coordination.messages import MoveReply
 from ctr_pipeline.distributed.coordination.moves import MOST_PARTITIONS_A_MOVE, PlannedMove
@@ -188,7 +188,7 @@ def measure(num_rows: int, num_moves: int) -> dict[str, float]:
             raise RuntimeError(moved.reason)
         placement = planned.applied_to(placement, version)
         held_here = mover.place(
-            PlacePartitions(0, placement, planned, is_done=True),
+            AnnouncePlacement(0, placement, planned, is_done=True),
             addresses,
             abandoned=lambda: False,
         )

@@ -25,8 +25,8 @@ from proxy import Direction, FaultyProxy  # noqa: E402
 
 from ctr_pipeline.cli.main import main as ctrpipe  # noqa: E402
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint  # noqa: E402
-from ctr_pipeline.pipeline.job import members  # noqa: E402
-from ctr_pipeline.pipeline.job.members import CommandLines  # noqa: E402
+from ctr_pipeline.pipeline.job import launchers  # noqa: E402
+from ctr_pipeline.pipeline.job.launchers import CommandLines  # noqa: E402
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.launching import MemberStart
@@ -133,7 +133,7 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     job_folder = Path(control).parent / "run" / "job"
     threading.Thread(target=_follow_master, args=(job_folder,), daemon=True).start()
-    members.CommandLines = ProxiedCommandLines  # type: ignore[misc]
+    launchers.CommandLines = ProxiedCommandLines  # type: ignore[misc]
     sys.argv = ["ctrpipe", *arguments]
     sys.exit(ctrpipe(arguments))
 

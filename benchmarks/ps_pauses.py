@@ -75,7 +75,7 @@ class Server:
     def pull(self, keys: np.ndarray) -> bool:
         """Makes rows and reads them; whether it was served."""
         request = PullRequest(0, None, 0, create=True, dense_version=None, keys=keys)
-        reply = self.core.pull(PullRequest.decode(request.encode()))
+        reply = self.core.updates.pull(PullRequest.decode(request.encode()))
         if not isinstance(reply, PullReply):
             raise TypeError("a pull of asynchronous mode is answered at once")
         return reply.status is Status.DONE
@@ -97,7 +97,7 @@ class Server:
             dense=np.zeros(1, np.float32),
             fresh_keys=keys[:0],
         )
-        reply = self.core.push(PushRequest.decode(request.encode()))
+        reply = self.core.updates.push(PushRequest.decode(request.encode()))
         if not isinstance(reply, PushReply):
             raise TypeError("a push of asynchronous mode is answered at once")
         served = reply.status is Status.DONE
@@ -106,13 +106,15 @@ class Server:
 
     def note(self, what: str) -> None:
         """Notes the longest hold since the last note."""
-        held = self.core.take_longest_lock() * 1e3
+        held = self.core.serving.lock.take_longest() * 1e3
         self.longest_ms[what] = max(self.longest_ms.get(what, 0.0), held)
 
     def cut(self, request: SnapshotRequest, chunks: Sequence[np.ndarray]) -> SnapshotReply:
         """Takes a cut while updates of rows go on, of these by turns."""
         replies: list[SnapshotReply] = []
-        thread = threading.Thread(target=lambda: replies.append(self.core.snapshot(request)))
+        thread = threading.Thread(
+            target=lambda: replies.append(self.core.checkpoints.snapshot(request))
+        )
         thread.start()
         for keys in itertools.cycle(chunks):
             if not thread.is_alive():
@@ -144,11 +146,11 @@ def measure(num_rows: int, folder: Path) -> dict[str, float]:
     )
     warm_up(spec)
     server = Server(PsCore(spec, 0, threads=row_threads(spec)), {})
-    server.core.restore(RestoreRequest(0, 0, (), (), ()))
-    server.core.init_dense(DenseRequest(0, 0, np.zeros(1, np.float32)))
+    server.core.checkpoints.restore(RestoreRequest(0, 0, (), (), ()))
+    server.core.updates.init_dense(DenseRequest(0, 0, np.zeros(1, np.float32)))
     rng = np.random.default_rng(0)
     chunks = np.array_split(rng.permutation(num_rows), max(num_rows // NUM_KEYS, 1))
-    server.core.take_longest_lock()
+    server.core.serving.lock.take_longest()
     for number, keys in enumerate(chunks):
         server.pull(keys)
         server.note("pull, new rows")
@@ -172,7 +174,7 @@ def measure(num_rows: int, folder: Path) -> dict[str, float]:
     remove(folder, base.files)
     return {
         **server.longest_ms,
-        "evicted": server.core.num_evicted,
+        "evicted": server.core.state.num_evicted,
         "unserved, s": server.unserved_seconds,
     }
 

@@ -40,7 +40,6 @@ from ctr_pipeline.distributed.coordination.spec import (
     BATCHES_PER_TASK,
     PROTOCOL_VERSION,
     JobSpec,
-    UpdateRule,
 )
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.measured_lock import MeasuredLock
@@ -58,7 +57,7 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.worker.ps_client import PsClient
-from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
+from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.table import ID_BITS, TableSpec
 
@@ -84,7 +83,8 @@ def job_spec(
         dense_optimizer=OptimizerSpec(name="adam", learning_rate=1e-3),
         num_partitions=64,
         num_parameter_servers=num_servers,
-        update=UpdateRule("async", 1, 0, scale_by_staleness=False),
+        update_rule=UpdateRule(),
+        supervision=Supervision(),
         splits=(),
         course=TrainingCourse(
             batch_size=batch_size, epochs=1, seed=1, checkpoint_seconds=3600.0, keep_checkpoints=1
@@ -98,7 +98,7 @@ def serve(spec: JobSpec, index: int, channel: Connection) -> None:
     """A server in a process of its own, until the channel says stop; answers with its seconds."""
     warm_up(spec)
     core = PsCore(spec, index, threads=row_threads(spec))
-    core.restore(RestoreRequest(0, 0, (), (), ()))
+    core.checkpoints.restore(RestoreRequest(0, 0, (), (), ()))
     server = RpcServer(
         SERVICE,
         ps_methods(core, lambda: None, lambda peer: RpcClient(SERVICE, peer, ACCESS)),
@@ -248,9 +248,9 @@ class Calls:
         """One batch: a pull and a push."""
         number = next(self._numbers)
         task, place = divmod(number, BATCHES_PER_TASK)
-        pulled = self._core.pull(self._pulls[number % len(self._pulls)])
+        pulled = self._core.updates.pull(self._pulls[number % len(self._pulls)])
         push = replace(self._pushes[number % len(self._pushes)], batch=BatchId(0, task, 1, place))
-        pushed = self._core.push(push)
+        pushed = self._core.updates.push(push)
         if not isinstance(pulled, PullReply) or not isinstance(pushed, PushReply):
             raise TypeError("asynchronous mode answers at once")
         if (pulled.status, pushed.status) != (Status.DONE, Status.DONE):
@@ -266,8 +266,8 @@ def server_in_process(
     spec = job_spec(1, num_ids, num_dense, batch_size=len(batches[0]))
     warm_up(spec)
     core = PsCore(spec, 0, threads=row_threads(spec))
-    core.restore(RestoreRequest(0, 0, (), (), ()))
-    core.init_dense(DenseRequest(0, 0, np.zeros(num_dense, np.float32)))
+    core.checkpoints.restore(RestoreRequest(0, 0, (), (), ()))
+    core.updates.init_dense(DenseRequest(0, 0, np.zeros(num_dense, np.float32)))
     calls = Calls(core, batches, num_dense)
     for _ in batches:
         calls.step()
@@ -289,11 +289,11 @@ def measure_without_lock(
 ) -> dict[str, float]:
     """How many times as many batches as with its lock a server serves without one."""
     core, calls = server_in_process(batches, num_ids, num_dense)
-    locks = {"locked": core._lock, "unlocked": NoLock()}
+    locks = {"locked": core.serving.lock, "unlocked": NoLock()}
     rates: dict[str, list[float]] = {side: [] for side in locks}
     with ThreadPoolExecutor(threads) as pool:
         for _, (side, lock) in itertools.product(range(rounds), locks.items()):
-            core._lock = lock
+            core.serving.lock = lock
             started = time.perf_counter()
             for done in [pool.submit(calls.step) for _ in batches]:
                 done.result()
@@ -311,7 +311,11 @@ def measure_threads(
     steps = len(batches)
     found: dict[int, list[tuple[float, float, float]]] = {number: [] for number in pools}
     for _, number in itertools.product(range(rounds), sorted(pools)):
-        cpu, lock, started = time.process_time(), core.lock_seconds, time.perf_counter()
+        cpu, lock, started = (
+            time.process_time(),
+            core.serving.lock.held_seconds,
+            time.perf_counter(),
+        )
         for done in [pools[number].submit(calls.step) for _ in range(steps)]:
             done.result()
         seconds = time.perf_counter() - started
@@ -319,7 +323,7 @@ def measure_threads(
             (
                 steps / seconds,
                 (time.process_time() - cpu) * 1e3 / steps,
-                (core.lock_seconds - lock) / seconds,
+                (core.serving.lock.held_seconds - lock) / seconds,
             )
         )
     for pool in pools.values():

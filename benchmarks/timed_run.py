@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr_pipeline.cli.main import main as ctrpipe
-from ctr_pipeline.pipeline.job.members import CommandLines
+from ctr_pipeline.pipeline.job.launchers import CommandLines
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.launching import MemberStart
@@ -34,7 +34,9 @@ _FOLDER = "CTRPIPE_TIMED_RUN"
 class TimedCommandLines(CommandLines):
     """Members are this program; none is forked, so that each is wrapped in time."""
 
-    with_fork_server: bool = False
+    def fork_server(self) -> None:
+        """There is none."""
+        return
 
     def member(self, start: "MemberStart") -> Sequence[str]:
         """Arguments of `python` for a member."""
@@ -70,11 +72,11 @@ def wrap_worker(note: Callable[[dict[str, Any]], None]) -> None:
 
 def wrap_server(note: Callable[[dict[str, Any]], None]) -> None:
     """Notes a server's part of each cut."""
-    from ctr_pipeline.distributed.ps.core import PsCore
+    from ctr_pipeline.distributed.ps.checkpoints import Checkpoints
 
-    snapshot = PsCore.snapshot
+    snapshot = Checkpoints.snapshot
 
-    def noted(self: PsCore, request: Any) -> Any:
+    def noted(self: Checkpoints, request: Any) -> Any:
         begin = time.time()
         reply = snapshot(self, request)
         files = [file for file in reply.files if file.kind != "dense"]
@@ -91,7 +93,7 @@ def wrap_server(note: Callable[[dict[str, Any]], None]) -> None:
         )
         return reply
 
-    PsCore.snapshot = noted  # type: ignore[method-assign]
+    Checkpoints.snapshot = noted  # type: ignore[method-assign]
 
 
 def wrap_master(note: Callable[[dict[str, Any]], None]) -> None:
@@ -119,10 +121,10 @@ def main() -> None:
         role = arguments[0]
         WRAPPERS[role](open_notes(role))
     else:
-        from ctr_pipeline.pipeline.job import members
+        from ctr_pipeline.pipeline.job import launchers
 
         os.environ[_FOLDER] = first
-        members.CommandLines = TimedCommandLines  # type: ignore[misc]
+        launchers.CommandLines = TimedCommandLines  # type: ignore[misc]
     sys.argv = ["ctrpipe", *arguments]
     sys.exit(ctrpipe(arguments))
 

@@ -7,33 +7,31 @@ its number.
 """
 
 import contextlib
-import itertools
 import json
 import os
 import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
+from job_watch import CTRPIPE, JobWatch, MissedError, OverdueError
 
-from ctr_pipeline.distributed.coordination.job.status import MemberStatus
+from ctr_pipeline.config.models import working_copy
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.job.control import Job, MasterConnection, read_status
 
 MARK = "CTRPIPE_WATCHED_RUN"
-CTRPIPE = (sys.executable, "-m", "ctr_pipeline")
 _KILL_ROUNDS = 5
+_SLICE_SECONDS = 0.02
 _PREPARED = (
     "cache",
     "statistics.json",
@@ -42,44 +40,32 @@ _PREPARED = (
     "preprocessing.json",
     "config.resolved.yaml",
 )
-_TRAINING = frozenset({"training", "checkpointing", "restoring", "waiting"})
 
 
-class MissedError(Exception):
-    """A fault did not hit what it was meant for; the measurement is void."""
+def command_of(process: psutil.Process) -> list[str]:
+    """The words of its command line; none if it has ended meanwhile."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
-class OverdueError(Exception):
-    """Something did not happen in time."""
+def with_word(processes: Iterable[psutil.Process], word: str) -> list[psutil.Process]:
+    """Those whose command line has the word."""
+    return [one for one in processes if word in command_of(one)]
 
 
-@dataclass(frozen=True)
-class Moment:
-    """One look at the run.
-
-    Attributes:
-        at: Monotonic clock, seconds.
-        state: As `status` says it; empty where no master answered.
-        trained: Records counted.
-        repeated: Executions beyond that.
-        samples_per_second: As `status` says it.
-        restarts: Of members.
-    """
-
-    at: float
-    state: str
-    trained: int
-    repeated: int
-    samples_per_second: float
-    restarts: int = 0
+def command_lines(processes: Iterable[psutil.Process]) -> list[str]:
+    """Those of processes that have not ended meanwhile."""
+    return [" ".join(words) for one in processes if (words := command_of(one))]
 
 
-class WatchedRun:
+class WatchedRun(JobWatch):
     """One run and all its processes; a context manager that leaves none behind.
 
     Args:
         folder: Config, output and log of the run go there.
         config: The YAML file as a mapping; `output` is set here.
+        stored_at: Address that the run is kept at, as `output`; None: only in the folder.
         program: That starts the run; other commands are always those of `ctrpipe`.
         environment: Added to ours.
         watch_seconds: Between looks at its status; a look costs the run's machine about 3 ms.
@@ -90,6 +76,7 @@ class WatchedRun:
         folder: Path,
         config: Mapping[str, Any],
         *,
+        stored_at: str | None = None,
         program: Sequence[str] = CTRPIPE,
         environment: Mapping[str, str] | None = None,
         watch_seconds: float = 0.1,
@@ -99,40 +86,32 @@ class WatchedRun:
         self.folder = folder
         self.mark = secrets.token_hex(8)
         self.output = folder / "run"
+        content = {**config, "output": str(self.output)}
+        if stored_at is not None:
+            # Not by runtime.scratch, which would travel with the config to other machines.
+            cache = folder / "cache"
+            self.output = working_copy(stored_at, str(cache / "ctrpipe" / "runs"))
+            content["output"] = stored_at
+            environment = {**(environment or {}), "XDG_CACHE_HOME": str(cache)}
         self.config_path = folder / "config.yaml"
         folder.mkdir(parents=True, exist_ok=True)
-        content = {**config, "output": str(self.output)}
         self.config_path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-        self._environment = {**os.environ, **(environment or {}), MARK: self.mark}
-        self._environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        super().__init__(
+            {
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                **os.environ,
+                **(environment or {}),
+                MARK: self.mark,
+            }
+        )
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended = threading.Event()
-        self.moments: list[Moment] = []
-        self.view: JobView | None = None
-        self.restarts: dict[tuple[Role, int], int] = {}
-        # A run that is resumed counts from nought again.
-        self._earlier_restarts: dict[tuple[Role, int], int] = {}
-        self._watcher = threading.Thread(target=self._watch, name="watch", daemon=True)
-
-    def __enter__(self) -> "WatchedRun":
-        self._watcher.start()
-        return self
 
     def __exit__(self, *_error: object) -> None:
-        self._ended.set()
-        self._watcher.join()
+        super().__exit__(*_error)
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        # Again, since a process that becomes another program is not found at that very moment.
-        for _ in range(_KILL_ROUNDS):
-            living = self.processes()
-            for process in living:
-                with contextlib.suppress(psutil.Error):  # it may end by itself
-                    process.kill()
-            if not living:
-                break
-            wait_until_gone([process.pid for process in living], 5.0)
+        self.kill_what_is_left()
 
     # Starting and ending.
 
@@ -180,23 +159,9 @@ class WatchedRun:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env=self.environment,
                 start_new_session=True,
             )
-
-    def call(self, *arguments: str, timeout_seconds: float = 60.0) -> str:
-        """Runs another `ctrpipe` command on the run; its stdout."""
-        done = subprocess.run(
-            [*CTRPIPE, *arguments],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"ctrpipe {' '.join(arguments)}: {done.stderr[-2000:]}")
-        return done.stdout
 
     def member(self, role: Role, *arguments: str) -> "subprocess.Popen[bytes]":
         """Starts a member by hand."""
@@ -207,7 +172,7 @@ class WatchedRun:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env=self.environment,
                 start_new_session=True,
             )
 
@@ -239,132 +204,17 @@ class WatchedRun:
         found: dict[str, Any] = json.loads((self.output / "metrics.json").read_text("utf-8"))
         return found
 
-    def moment_at(self, at: float) -> Moment | None:
-        """The last look until then at which a master answered."""
-        return next((one for one in reversed(self.moments) if one.at <= at and one.state), None)
-
-    # Looking.
-
     def _watch(self) -> None:
         with MasterConnection(self.job) as line:
-            while not self._ended.wait(self._watch_seconds):
-                self._look(line)
-
-    def _look(self, line: MasterConnection) -> None:
-        try:
-            view = line.ask("Status", Empty(), JobView)
-        except CtrPipelineError:
-            self._note(Moment(time.monotonic(), "", *self._last_counts()))
-            return
-        self.view = view
-        for member in view.members:
-            place = (member.role, member.index)
-            restarts = self._earlier_restarts.get(place, 0) + member.restarts
-            self.restarts[place] = max(restarts, self.restarts.get(place, 0))
-        self._note(
-            Moment(
-                time.monotonic(),
-                view.state,
-                view.records.trained,
-                view.records.repeated,
-                view.samples_per_second,
-                sum(self.restarts.values()),
-            )
-        )
-
-    def _last_counts(self) -> tuple[int, int, float]:
-        if not self.moments:
-            return 0, 0, 0.0
-        last = self.moments[-1]
-        return last.trained, last.repeated, 0.0
-
-    def _note(self, moment: Moment) -> None:
-        self.moments.append(moment)
+            while not self._over.wait(self._watch_seconds):
+                try:
+                    self.take_in(line.ask("Status", Empty(), JobView))
+                except CtrPipelineError:
+                    self.take_in(None)
 
     def final_view(self) -> JobView:
         """What the job says of itself after its end."""
         return read_status(self.job)
-
-    def wait_for(
-        self, what: str, condition: Callable[[], object], timeout_seconds: float = 120.0
-    ) -> None:
-        """Waits until something is so.
-
-        Raises:
-            OverdueError: It is not in time, or the run ended before.
-        """
-
-        def holds() -> bool:
-            with contextlib.suppress(MissedError):
-                return bool(condition())
-            return False  # what it asks about is not there yet
-
-        give_up = time.monotonic() + timeout_seconds
-        while not holds():
-            if time.monotonic() > give_up:
-                raise OverdueError(f"{what}: not within {timeout_seconds:.0f} s; {self.tail()}")
-            if self.has_ended and not holds():
-                raise OverdueError(f"{what}: the run ended before; {self.tail()}")
-            time.sleep(0.01)
-
-    @property
-    def now(self) -> JobView:
-        """What the master said last."""
-        if self.view is None:
-            raise MissedError("no master has answered yet")
-        return self.view
-
-    def member_view(self, role: Role, index: int = 0) -> MemberStatus:
-        """A member as the master said last."""
-        for member in self.now.members:
-            if (member.role, member.index) == (role, index):
-                return member
-        raise MissedError(f"there is no {role} {index}")
-
-    def is_training(self) -> bool:
-        """Whether steps are running at this moment: records were counted within a second."""
-        recent = [one for one in self.moments[-15:] if time.monotonic() - one.at < 1.5]
-        return (
-            len(recent) > 1
-            and recent[-1].state == "training"
-            and recent[-1].trained > recent[0].trained
-        )
-
-    def progress_seconds(self, since: float, until: float) -> list[float]:
-        """Pauses between counts of records, longest first; validation is left out of them.
-
-        Of each the part that lies between `since` and `until`: what is next to them belongs to
-        what happened there.
-        """
-        pauses = []
-        last_at, last_trained, excused, before = 0.0, -1, 0.0, 0.0
-        for one in self.moments:
-            if before and one.state and one.state not in _TRAINING:
-                excused += max(min(one.at, until) - max(before, since), 0.0)
-            before = one.at
-            if one.trained != last_trained:
-                if last_at and one.trained > last_trained and one.at > since and last_at < until:
-                    pause = min(one.at, until) - max(last_at, since)
-                    pauses.append(max(pause - excused, 0.0))
-                # A rollback makes the count fall: no progress, and no longer pause either.
-                if one.trained > last_trained:
-                    last_at, excused = one.at, 0.0
-                last_trained = one.trained
-        return sorted(pauses, reverse=True)
-
-    def training_seconds(self) -> float:
-        """From the first record counted to the last, validation left out."""
-        at = [one for one in self.moments if one.trained > 0]
-        if not at:
-            return 0.0
-        most = max(one.trained for one in at)
-        end = next(one.at for one in at if one.trained == most)
-        excused = sum(
-            later.at - sooner.at
-            for sooner, later in itertools.pairwise(at)
-            if later.at <= end and later.state and later.state not in _TRAINING
-        )
-        return end - at[0].at - excused
 
     # Processes.
 
@@ -382,6 +232,77 @@ class WatchedRun:
             except psutil.Error:
                 continue  # it ended meanwhile, or is another user's
         return found
+
+    def kill_what_is_left(self) -> None:
+        """Kills every process of the run that lives, and waits for their ends."""
+        # Again, since a process that becomes another program is not found at that very moment.
+        for _ in range(_KILL_ROUNDS):
+            living = self.processes()
+            for process in living:
+                with contextlib.suppress(psutil.Error):  # it may end by itself
+                    process.kill()
+            if not living:
+                break
+            wait_until_gone([process.pid for process in living], 5.0)
+
+    def leaves_none(self, timeout_seconds: float = 30.0) -> bool:
+        """Whether all of its processes end in time."""
+        return wait_until_gone([process.pid for process in self.processes()], timeout_seconds)
+
+    def hold_workers_when(
+        self, what: str, is_so: Callable[[], object], word: str, timeout_seconds: float
+    ) -> list[psutil.Process]:
+        """Waits for what may last hundredths of a second: workers stand still while it looks.
+
+        Args:
+            word: Of the command lines of the workers; one of them runs at a time.
+
+        Returns:
+            The worker that runs, if one does; it stands still.
+
+        Raises:
+            OverdueError: It is not in time, or the run ended before.
+        """
+        held: list[psutil.Process] = []
+        pause = threading.Event()
+        give_up = time.monotonic() + timeout_seconds
+        while not is_so():
+            if time.monotonic() > give_up or self.has_ended:
+                raise OverdueError(f"never came: {what}; {self.tail()}")
+            held = [one for one in held if _has_moved(one, psutil.Process.resume)]
+            pause.wait(_SLICE_SECONDS)
+            held = held or with_word(self.processes(), word)
+            held = [one for one in held if _has_moved(one, psutil.Process.suspend)]
+        return held
+
+    @contextlib.contextmanager
+    def paced(self, most: Callable[[], float]) -> Iterator[None]:
+        """Its workers stand still for most of the time while more than a part of the job is done.
+
+        Whoever does something to the run has time for it, however fast it is.
+
+        Args:
+            most: The part, which may become larger.
+        """
+
+        def send_to(pids: Iterable[int], number: signal.Signals) -> None:
+            for pid in pids:
+                with contextlib.suppress(MissedError):
+                    self.send(pid, number)
+
+        def pace(over: threading.Event) -> None:
+            while not over.wait(0.01):
+                view = self.view
+                if view is None or view.records.trained <= most() * view.records.total:
+                    over.wait(0.09)
+                    continue
+                workers = [one.pid for one in view.members if one.role == "worker" and one.pid]
+                send_to(workers, signal.SIGSTOP)
+                over.wait(0.09)
+                send_to(workers, signal.SIGCONT)
+
+        with _meanwhile(pace):
+            yield
 
     def send(self, pid: int, number: signal.Signals) -> None:
         """Sends a signal to a process of this run.
@@ -403,12 +324,32 @@ class WatchedRun:
             raise MissedError(f"process {pid} was gone already") from error
 
 
+def _has_moved(process: psutil.Process, move: Callable[[psutil.Process], None]) -> bool:
+    """Suspends or resumes a process; False if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        move(process)
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@contextlib.contextmanager
+def _meanwhile(act: Callable[[threading.Event], None]) -> Iterator[None]:
+    """A thread acts until the block ends; it is given the event that tells it so."""
+    over = threading.Event()
+    thread = threading.Thread(target=act, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 @contextlib.contextmanager
 def slowed(pid: int, fraction: float) -> Iterator[None]:
     """A process stands still for a fraction of every tenth of a second, too short to be missed."""
-    over = threading.Event()
 
-    def slow() -> None:
+    def slow(over: threading.Event) -> None:
         with contextlib.suppress(ProcessLookupError):
             while not over.is_set():
                 os.kill(pid, signal.SIGSTOP)
@@ -416,13 +357,10 @@ def slowed(pid: int, fraction: float) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
                 over.wait(0.1 * (1 - fraction))
 
-    thread = threading.Thread(target=slow, daemon=True)
-    thread.start()
     try:
-        yield
+        with _meanwhile(slow):
+            yield
     finally:
-        over.set()
-        thread.join()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 

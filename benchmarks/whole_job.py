@@ -1,13 +1,16 @@
-"""A whole job from TSV to an evaluated and exported model: seconds a stage and peak memory.
+"""A whole job from a file to an evaluated and exported model: seconds a stage and peak memory.
 
-Writes sample rows, runs `ctrpipe run configs/criteo_deepfm.yaml` on them in a process of its own,
-and reads the stages' seconds from its `metrics.json`. Ingestion, statistics and transforms together
-give rows/s. Peak memory is the largest sum over the process and its children, sampled every 0.2 s
-(more rarely where that would take more than a fiftieth of a core), of the proportional set size: a
-page that n processes share counts for an n-th in each, so once in all. Systems that do not tell it
-(all but Linux) give resident memory, every 50 ms, where shared pages count once a process.
+Writes sample rows with the columns and cardinalities of Criteo's challenge of 2014, runs `ctrpipe
+run configs/criteo_deepfm.yaml` on them in a process of its own, and reads the stages' seconds from
+its `metrics.json`. With `--formats tsv parquet`, the same rows by turns. Ingestion, statistics and
+transforms together give rows/s. Peak memory is the largest sum over the process and its children,
+sampled every 0.2 s (more rarely where that would take more than a fiftieth of a core), of the
+proportional set size: a page that n processes share counts for an n-th in each, so once in all.
+Systems that do not tell it (all but Linux) give resident memory, every 50 ms, where shared pages
+count once a process.
 
     python benchmarks/whole_job.py --rows 1_000_000 4_000_000
+    python benchmarks/whole_job.py --rows 45_840_617 --formats tsv parquet --repeats 1
 """
 
 import argparse
@@ -27,6 +30,7 @@ from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.progress import SilentProgress
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "criteo_deepfm.yaml"
+CTRPIPE = str(Path(sys.executable).with_name("ctrpipe"))
 PREPARATION = ("ingest", "statistics", "transforms")
 # The kernel walks a process's pages for its proportional set size, so that is asked for less often.
 _PROPORTIONAL = hasattr(psutil.Process().memory_full_info(), "pss")
@@ -81,21 +85,41 @@ class MemoryWatch:
         self._thread.join()
 
 
-def run_job(num_rows: int, *, epochs: int, seed: int) -> dict[str, Any]:
-    """Samples and runs one job in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="whole-job-") as temporary:
-        rows, output = Path(temporary) / "rows.tsv", Path(temporary) / "run"
-        started = time.perf_counter()
-        truth = write_criteo_sample(rows, num_rows=num_rows, seed=seed, progress=SilentProgress())
-        sampling_seconds = time.perf_counter() - started
-        command = [str(Path(sys.executable).with_name("ctrpipe")), "run", str(CONFIG), "--quiet"]
-        for override in (f"data.train={rows}", f"output={output}", f"train.epochs={epochs}"):
+def write_rows(folder: Path, formats: list[str], *, num_rows: int, seed: int) -> dict[str, Any]:
+    """Writes a sample as `rows.FORMAT` in each format, and returns the sampler's figures."""
+    text = folder / "rows.tsv"
+    started = time.perf_counter()
+    truth = write_criteo_sample(text, num_rows=num_rows, seed=seed, progress=SilentProgress())
+    sampling_seconds = time.perf_counter() - started
+    if "parquet" in formats:
+        table = str(folder / "rows.parquet")
+        columns = ["--columns", "label,I1..I13,C1..C26"]
+        subprocess.run([CTRPIPE, "convert", str(text), *columns, "-o", table], check=True)
+    if "tsv" not in formats:
+        text.unlink()
+    return {
+        "sampling_rows_per_second": num_rows / sampling_seconds,
+        "realized_floor": truth.realized.learnable_floor,
+        "realized_base_rate": truth.realized.base_rate_logloss,
+    }
+
+
+def run_job(rows: Path, *, num_rows: int, epochs: int) -> dict[str, Any]:
+    """Runs one job on a file of rows in a temporary folder beside it."""
+    with tempfile.TemporaryDirectory(prefix="job-", dir=rows.parent) as temporary:
+        output = Path(temporary) / "run"
+        command = [CTRPIPE, "run", str(CONFIG), "--quiet"]
+        overrides = [f"data.train={rows}", f"output={output}", f"train.epochs={epochs}"]
+        if rows.suffix == ".parquet":
+            overrides += ["data.format=parquet", "data.columns=null"]
+        for override in overrides:
             command += ["--set", override]
         started = time.perf_counter()
         with (Path(temporary) / "run.err").open("w+", encoding="utf-8") as errors:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
             watch = MemoryWatch(process.pid)
             code = process.wait()
+            wall_seconds = time.perf_counter() - started
             watch.close()
             if code != 0:
                 errors.seek(0)
@@ -103,17 +127,16 @@ def run_job(num_rows: int, *, epochs: int, seed: int) -> dict[str, Any]:
         metrics = json.loads((output / "metrics.json").read_text(encoding="utf-8"))
         seconds: dict[str, float] = metrics["timings_seconds"]
         return {
+            "format": rows.suffix[1:],
             "num_rows": num_rows,
             "seconds": seconds,
-            "wall_seconds": time.perf_counter() - started,
-            "sampling_rows_per_second": num_rows / sampling_seconds,
+            "wall_seconds": wall_seconds,
             "preparation_rows_per_second": num_rows / sum(seconds[name] for name in PREPARATION),
             "training_rows_per_second": _trained_rows(metrics) / seconds["training"],
             "peak_memory_bytes": watch.peak_bytes,
             "embedding_bytes": metrics["training"]["embedding_bytes"],
+            "test_auc": metrics["test"]["auc"],
             "test_logloss": metrics["test"]["logloss"],
-            "realized_floor": truth.realized.learnable_floor,
-            "realized_base_rate": truth.realized.base_rate_logloss,
         }
 
 
@@ -141,6 +164,7 @@ def summarize(jobs: list[dict[str, Any]]) -> list[list[str]]:
         ["training, rows/s", spread([job["training_rows_per_second"] for job in jobs], 0)],
         ["peak memory, GB", spread([job["peak_memory_bytes"] / 1e9 for job in jobs], 2)],
         ["of it embedding rows, GB", spread([job["embedding_bytes"] / 1e9 for job in jobs], 2)],
+        ["test AUC", spread([job["test_auc"] for job in jobs], 4)],
         ["test logloss", spread([job["test_logloss"] for job in jobs], 4)],
         ["learnable floor", spread([job["realized_floor"] for job in jobs], 4)],
         ["constant click rate", spread([job["realized_base_rate"] for job in jobs], 4)],
@@ -153,22 +177,38 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000], help="Sample sizes.")
+    parser.add_argument(
+        "--formats", nargs="+", choices=("tsv", "parquet"), default=["tsv"], help="Of the rows."
+    )
     parser.add_argument("--epochs", type=int, default=1, help="Epochs of training.")
     parser.add_argument("--repeats", type=int, default=3, help="Jobs of each size.")
     parser.add_argument("--seed", type=int, default=0, help="Of the sample.")
     parser.add_argument("--quick", action="store_true", help="50,000 rows, once.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
     arguments = parser.parse_args()
+    formats: list[str] = arguments.formats
     sizes = [50_000] if arguments.quick else arguments.rows
     repeats = 1 if arguments.quick else arguments.repeats
     machine = describe_machine()
     print_machine(machine)
     results: dict[str, Any] = {}
     for num_rows in sizes:
-        jobs = [
-            run_job(num_rows, epochs=arguments.epochs, seed=arguments.seed) for _ in range(repeats)
-        ]
-        print_table([f"{num_rows:,} rows, {arguments.epochs} epochs", "measured"], summarize(jobs))
+        with tempfile.TemporaryDirectory(prefix="whole-job-") as temporary:
+            folder = Path(temporary)
+            truth = write_rows(folder, formats, num_rows=num_rows, seed=arguments.seed)
+            jobs = [
+                {
+                    **run_job(folder / f"rows.{kind}", num_rows=num_rows, epochs=arguments.epochs),
+                    **truth,
+                }
+                for _ in range(repeats)
+                for kind in formats
+            ]
+        for kind in formats:
+            print_table(
+                [f"{num_rows:,} rows, {kind}, {arguments.epochs} epochs", "measured"],
+                summarize([job for job in jobs if job["format"] == kind]),
+            )
         results[str(num_rows)] = jobs
     write_results(arguments.json, benchmark="whole_job", machine=machine, results=results)
 

@@ -9,15 +9,29 @@ The whole of it from a notebook:
     trained.predict(dataframe)
     trained.evaluate(labelled, by=["country"])
     trained.importance
+
+Records for a script of your own under `ctrpipe elastic-run`:
+
+    records = ctr_pipeline.ElasticRecords("train-*.tfrecord", batch_size=64, epochs=3)
+    for batch in records.steps(records.dataset().map(parse)):
+        step(batch)
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ctr_pipeline.distributed.records.elastic import ElasticRecords
     from ctr_pipeline.notebook import load, run
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load", "run"]
+__all__ = ["ElasticRecords", "__version__", "load", "run"]
+
+_MODULES = {
+    "ElasticRecords": "ctr_pipeline.distributed.records.elastic",
+    "load": "ctr_pipeline.notebook",
+    "run": "ctr_pipeline.notebook",
+}
 
 
 def __dir__() -> list[str]:
@@ -27,8 +41,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # Imported when first asked for: the version alone should not cost a second.
-    if name not in {"load", "run"}:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ctr_pipeline import notebook
-
-    return getattr(notebook, name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from ctr_pipeline.errors import RunFolderError
@@ -102,12 +101,7 @@ class FileSyncs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
 
@@ -149,6 +143,22 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_folder(new: Path, place: Path) -> None:
+    """Moves a folder to the place of another one, if there is one, which is deleted.
+
+    A kill may leave neither there, and the old one under a name that ends in `.tmp`.
+    """
+    replaced = place.with_name(f".{place.name}.{os.getpid()}.old.tmp")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if place.exists():
+            place.rename(replaced)
+        new.rename(place)
+        sync_folder(place.parent)
+    finally:
+        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def crc32_of(path: Path) -> int:

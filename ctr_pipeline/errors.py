@@ -7,6 +7,9 @@ Every error that the user can mend is a `CtrPipelineError`: one clear sentence t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+EXIT_TRY_AGAIN = 75
+"""Exit code of an error that may pass by itself, such as a server that does not answer."""
+
 _LONGEST = 2000
 """Characters of a part of a message: names of columns may have a million."""
 _MOST_SHOWN = 30
@@ -130,6 +133,51 @@ class ConfigError(CtrPipelineError):
         return self.message
 
 
+@dataclass(frozen=True)
+class CarriedError:
+    """An error of another process, as that process would have shown it.
+
+    Attributes:
+        kind: Name of its class, or of the nearest one here that it is a subclass of.
+        message: As of `CtrPipelineError`.
+        place: The same.
+        remedy: The same.
+        exit_code: What a shell sees of it.
+        problems: As of `ConfigError`.
+    """
+
+    kind: str
+    message: str
+    place: str | None = None
+    remedy: str | None = None
+    exit_code: int = 1
+    problems: tuple[ConfigProblem, ...] = ()
+
+    @classmethod
+    def of(cls, error: CtrPipelineError) -> "CarriedError":
+        """That of an error, to be sent to another process."""
+        kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _kinds())
+        problems = error.problems if isinstance(error, ConfigError) else ()
+        return cls(kind, error.message, error.place, error.remedy, error.exit_code, problems)
+
+    def to_error(self) -> CtrPipelineError:
+        """The error, to be raised here."""
+        if self.problems:
+            return ConfigError(self.problems)
+        error = _kinds()[self.kind](self.message, place=self.place, remedy=self.remedy)
+        error.exit_code = self.exit_code
+        return error
+
+
+def _kinds() -> dict[str, type[CtrPipelineError]]:
+    """The classes of this module, by name."""
+    return {
+        name: one
+        for name, one in globals().items()
+        if isinstance(one, type) and issubclass(one, CtrPipelineError)
+    }
+
+
 class Interrupted(BaseException):  # like KeyboardInterrupt, an event and not a fault
     """The user or the system asked the program to stop; what was done is kept.
 
@@ -145,3 +193,7 @@ class Interrupted(BaseException):  # like KeyboardInterrupt, an event and not a 
     def exit_code(self) -> int:
         """128 + the signal's number, as shells expect."""
         return 128 + self.signal_number
+
+
+class HandedOver(Interrupted):
+    """This process was asked to end; another one goes on with the members that it has started."""

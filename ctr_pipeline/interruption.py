@@ -9,9 +9,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
-from ctr_pipeline.errors import Interrupted
+from ctr_pipeline.errors import CtrPipelineError, Interrupted
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a server that left because of SIGTERM."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -21,6 +25,7 @@ class _State:
 
     deferring = 0
     pending: int | None = None
+    error: CtrPipelineError | None = None
 
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:
@@ -28,7 +33,23 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
         _State.pending = number
         return
     # A second signal does not wait for the safe point.
-    raise Interrupted(number)
+    raise _ending(number)
+
+
+def _ending(number: int) -> BaseException:
+    error, _State.error = _State.error, None
+    return error or Interrupted(number)
+
+
+def end_with(error: CtrPipelineError) -> None:
+    """Has the main thread raise an error as it would raise `Interrupted` for a signal.
+
+    For other threads, which find out that the work is in vain. Where the main thread does not
+    handle signals now, nothing happens.
+    """
+    if signal.getsignal(signal.SIGTERM) is _on_signal:
+        _State.error = error
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 @contextmanager
@@ -50,6 +71,34 @@ def handle_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@dataclass
+class Terminated:
+    """How often SIGTERM came."""
+
+    times: int = 0
+
+
+@contextmanager
+def counting_sigterm() -> Iterator[Terminated]:
+    """Gives how often SIGTERM has come by now, and nothing else happens; always 0 in other threads.
+
+    For servers, which decide themselves when to leave. A signal handler can wake nobody.
+    """
+    terminated = Terminated()
+    if threading.current_thread() is not threading.main_thread():
+        yield terminated
+        return
+
+    def count(_number: int, _frame: FrameType | None) -> None:
+        terminated.times += 1
+
+    previous = signal.signal(signal.SIGTERM, count)
+    try:
+        yield terminated
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
@@ -80,4 +129,4 @@ def raise_if_requested() -> None:
     """Raises `Interrupted` if a signal is waiting, once."""
     number, _State.pending = _State.pending, None
     if number is not None:
-        raise Interrupted(number)
+        raise _ending(number)

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: its cores, how libraries share them, its memory.
+"""What this process may use of the machine, and uses: its cores, its memory, their shares.
 
 What the machine has is not what a process may use: its affinity may leave cores out, and its
 control group, or any of that group's parents, may bound the processor time of all its threads
@@ -9,6 +9,7 @@ one nor the other alike, and each brings its own pool.
 
 import math
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,44 @@ EXIT_NO_THREAD = 73
 def is_refused_thread(error: BaseException) -> bool:
     """Whether an error says that the system allows no more threads; CPython has no type for it."""
     return isinstance(error, RuntimeError) and str(error) == "can't start new thread"
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package; TensorFlow may be the one for processors alone.
+
+    Raises:
+        PackageNotFoundError: It is not installed.
+    """
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        if package != "tensorflow":
+            raise
+        return metadata.version("tensorflow-cpu")
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """What a process uses of the machine; each member of a job reports it.
+
+    Attributes:
+        rss_bytes: Resident memory.
+        cpu_seconds: User and system time so far.
+    """
+
+    rss_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+
+def measure_usage() -> ProcessUsage:
+    """Measures this process."""
+    import psutil
+
+    return ProcessUsage(
+        rss_bytes=psutil.Process().memory_info().rss, cpu_seconds=time.process_time()
+    )
 
 
 @dataclass(frozen=True)

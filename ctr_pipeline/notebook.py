@@ -12,8 +12,9 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.results import RunResult, headline, metrics_html
-from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 from ctr_pipeline.progress import Progress, SilentProgress
+from ctr_pipeline.storage.opening import address_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +69,8 @@ def load(folder: str | Path) -> "LoadedRun":
         RunFolderError: There is no run in the folder.
         CheckpointError: Nothing was trained in it yet.
     """
-    run_folder = RunFolder(Path(folder))
+    is_stored = address_of(Path(folder)) is not None
+    run_folder = find_run(Path(folder)) if is_stored else RunFolder(Path(folder))
     if not run_folder.config.is_file():
         raise RunFolderError(
             "holds no run", place=str(folder), remedy="Give the 'output' folder of a finished run"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.audit import describe_installed, look_up, main, weaknesses_of
+from ctr_pipeline.apps.image.sbom import describe_installed
+from tools.audit import look_up, main, weaknesses_of
 
 ROOT = Path(__file__).parent.parent
 CLEAN = {"dependencies": [{"name": "safe", "version": "1", "vulns": []}]}
@@ -81,7 +82,12 @@ def test_the_list_names_what_is_installed():
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda one: one.name
+    "path",
+    [
+        *sorted((ROOT / "requirements").glob("*.txt")),
+        ROOT / "ctr_pipeline/apps/image/requirements.txt",
+    ],
+    ids=lambda one: f"{one.parent.name}-{one.name}",
 )
 def test_every_requirement_has_one_version_and_sums_of_its_files(path):
     entries = re.split(r"\n(?=[A-Za-z])", path.read_text().replace("\\\n", " ").strip())

@@ -1,6 +1,8 @@
 """What the papers name has to exist, and what they show has to be valid."""
 
 import ast
+import functools
+import importlib
 import re
 import subprocess
 import tomllib
@@ -44,7 +46,11 @@ def anchors(text):
 
 
 def options_of(command):
-    return {name for parameter in command.params for name in parameter.opts}
+    return {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
 
 
 def all_commands(command=PROGRAM):
@@ -64,20 +70,24 @@ OPTIONS = set().union(*map(options_of, all_commands())) | {"--help"}
 def parse(arguments):
     """Parses a command line as the program does, and performs nothing."""
     command, context, rest = PROGRAM, None, list(arguments)
-    while True:
+    while hasattr(command, "commands"):
+        # The options of a group stand before the name of its command.
+        named = next((at for at, one in enumerate(rest) if one in command.commands), len(rest))
         context = command.make_context(
-            command.name or "ctrpipe", rest, parent=context, obj=CommandSession()
+            command.name or "ctrpipe", rest[: named + 1], parent=context, obj=CommandSession()
         )
-        if not hasattr(command, "resolve_command"):
-            return
-        _, command, rest = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
+        _, command, rest = command.resolve_command(context, rest[named:] or rest)
+    command.make_context(command.name, rest, parent=context, obj=CommandSession())
+
+
+@functools.cache
+def schema_of_config():
+    return Config.model_json_schema()
 
 
 def schema_of(key):
     """The JSON Schemas of a key such as `train.epochs`; empty if there is no such key."""
-    schema = Config.model_json_schema()
+    schema = schema_of_config()
 
     def alternatives(one):
         if "$ref" in one:
@@ -278,3 +288,17 @@ def test_nothing_of_this_machine_is_named():
         if path.suffix in {".py", ".md", ".toml", ".yaml", ".txt", ""} and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
             assert not re.search(r"/(?:root|work|farm)/\w|files\.pythonhosted", text), name
+
+
+@pytest.mark.parametrize(
+    "program", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem
+)
+def test_benchmarks_take_from_the_package_what_it_has(program):
+    """Few of them run in tests, and none when something that they use is moved."""
+    for node in ast.walk(ast.parse(program.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("ctr_"):
+            continue
+        module = importlib.import_module(node.module)
+        for name in node.names:
+            if not hasattr(module, name.name):
+                importlib.import_module(f"{node.module}.{name.name}")

@@ -39,7 +39,7 @@ def test_every_layer_is_described(layer):
 
 
 def test_sections_of_a_docstring_become_markdown():
-    lines = reference._prose(
+    lines = reference.as_markdown(
         "Says it.\n\nMore.\n\nArgs:\n    size: Of it,\n        in bytes.\n"
         "    options: Of Keras.\n\nRaises:\n    ValueError: It is 0.\n\n"
         "Example:\n    >>> 1 + 1\n    2\n"

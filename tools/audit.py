@@ -8,41 +8,14 @@ import argparse
 import json
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterable, Mapping
-from importlib.metadata import Distribution, distributions
+from collections.abc import Mapping
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from ctr_pipeline.apps.image.sbom import describe_installed
+
 _SECONDS = 300
-
-
-def describe_installed(found: Iterable[Distribution]) -> dict[str, Any]:
-    """The packages as a CycloneDX document, by name."""
-    named = {one.metadata["Name"]: one for one in found}
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
-        "version": 1,
-        "metadata": {"component": {"type": "application", "name": "ctrpipe"}},
-        "components": [
-            _describe(name, one) for name, one in sorted(named.items()) if name != "ctrpipe"
-        ],
-    }
-
-
-def _describe(name: str, found: Distribution) -> dict[str, Any]:
-    purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{found.version}"
-    licence = found.metadata.json.get("license_expression")
-    return {
-        "type": "library",
-        "bom-ref": purl,
-        "name": name,
-        "version": found.version,
-        "purl": purl,
-        **({"licenses": [{"expression": licence}]} if licence else {}),
-    }
 
 
 def weaknesses_of(answer: Mapping[str, Any]) -> list[str]:

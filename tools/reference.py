@@ -144,7 +144,7 @@ def _transform(transform: type[Transform]) -> list[str]:
     return [
         f"### `{transform.model_fields['name'].default}`",
         "",
-        *_prose(inspect.getdoc(transform) or ""),
+        *as_markdown(inspect.getdoc(transform) or ""),
         *(options or ["No options."]),
         "",
         "```yaml",
@@ -208,10 +208,10 @@ def _accepted(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _layer(layer: LayerText) -> list[str]:
-    return [f"### `{layer.name}({layer.signature})`", "", *_prose(layer.docstring)]
+    return [f"### `{layer.name}({layer.signature})`", "", *as_markdown(layer.docstring)]
 
 
-def _prose(docstring: str) -> list[str]:
+def as_markdown(docstring: str) -> list[str]:
     """A docstring in the house's style as Markdown, without the argument `options`."""
     lines: list[str] = []
     section = None

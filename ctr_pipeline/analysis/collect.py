@@ -137,7 +137,14 @@ def collect_statistics_with(
             labels = engine.count_labels(plan)
             _check_labels(plan, labels)
             statistics = _compute(
-                plan, engine, labels, staging, syncs, fingerprint=fingerprint, progress=progress
+                plan,
+                engine,
+                labels,
+                staging,
+                syncs,
+                fingerprint=fingerprint,
+                compare=bool(compared),
+                progress=progress,
             )
         shared = collect_shared_vocabularies(
             plan, statistics.columns, staging, memory_limit_gb=memory_limit_gb
@@ -214,6 +221,7 @@ def _compute(
     syncs: FileSyncs,
     *,
     fingerprint: str,
+    compare: bool,
     progress: Progress,
 ) -> Statistics:
     files = vocabulary_files(plan)
@@ -254,7 +262,7 @@ def _compute(
                     session, wanted, staging, file, syncs, weighted=weight is not None
                 ).statistics(wanted, measured.statistics)
                 weights = None if weight is None else _value_weights(session, weight)
-            drift = {} if is_list else session.compare(measured)
+            drift = session.compare(measured) if compare and not is_list else {}
         shown = measured.statistics.with_short_values()
         return _Found(
             replace(measured, statistics=shown),
@@ -277,6 +285,10 @@ def _compute(
         fingerprint=fingerprint,
         num_rows=labels.num_rows,
         label_rate=labels.num_clicks / labels.num_rows,
+        # Rows that all weigh nothing have no rate.
+        weighted_label_rate=None
+        if labels.weights is None or not labels.weights.total
+        else labels.weights.positive / labels.weights.total,
         columns={one.statistics.column: one.statistics for one in measured},
         derived_moments={key: value for one in measured for key, value in one.moments.items()},
         boundaries={key: value for one in measured for key, value in one.boundaries.items()},

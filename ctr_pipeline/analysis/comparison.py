@@ -15,7 +15,7 @@ from ctr_pipeline.analysis.small_counts import (
     SmallCounts,
     listed_parameters,
     none_at_end,
-    places_among,
+    positions_among,
     sum_groups,
 )
 from ctr_pipeline.analysis.sql import (
@@ -127,7 +127,7 @@ def count_other_intervals(num_edges: int) -> Answer:
         edges = listed_parameters("edge", num_edges, parameters)
         rows: Rows = []
         for sample, other in enumerate(counts.others):
-            places, inverse = np.unique(places_among(other.numbers, edges), return_inverse=True)
+            places, inverse = np.unique(positions_among(other.numbers, edges), return_inverse=True)
             sums = sum_groups(inverse, other.num_rows).tolist()
             shown = none_at_end(places, num_edges + 1)
             rows += [(sample, place, count) for place, count in zip(shown, sums, strict=True)]

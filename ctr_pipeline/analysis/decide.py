@@ -134,7 +134,7 @@ def _decide_column(
             f"column '{column}': the statistics are those of a {known.column_type.value} column, "
             f"and it is read as {column_type.value}"
         )
-    if format is None and column_type is ColumnType.TEXT and tells_iso_times(known):
+    if format is None and column_type is ColumnType.TEXT and has_iso_times(known):
         format = ISO
     # None of these has to repeat as a whole to tell something.
     problem = _unusable(known) if format is None and cut is None else _all_missing(known)
@@ -177,7 +177,7 @@ def _all_missing(column: ColumnStatistics) -> str | None:
     return f"all its {_rows(column.count)} are missing"
 
 
-def tells_iso_times(column: ColumnStatistics) -> bool:
+def has_iso_times(column: ColumnStatistics) -> bool:
     """Whether the column's most frequent values are points in time."""
     texts = [top.value for top in column.top_values]
     try:
@@ -257,7 +257,7 @@ def _decide_text(
     else:
         kind = "whole numbers beyond 2^53, read as text," if _are_beyond_floats(column) else "text"
     reason = (
-        f"{kind} with {_values(column.num_distinct)}{_missing(column)}{_told_by(judged)}: "
+        f"{kind} with {_values(column.num_distinct)}{_missing(column)}{_known_from(judged)}: "
         f"a vocabulary of those seen at least {MIN_COUNT} times"
     )
     max_size = None
@@ -290,7 +290,7 @@ def _rate_of_value(column: ColumnStatistics, growth: float) -> TargetEncode | No
     return TargetEncode(smoothing=information.smoothing)
 
 
-def _told_by(judged: WholeNumbers | None) -> str:
+def _known_from(judged: WholeNumbers | None) -> str:
     """Why whole numbers are ids or measures."""
     if judged is None:
         return ""
@@ -336,7 +336,7 @@ def _decide_number(
     if between:
         ids = Bucketize(boundaries=between)
         id_reason = "an id for each of its values, as they are few and whole"
-    told = "" if between else _told_by(judged)
+    told = "" if between else _known_from(judged)
     kind = f"number with {_values(column.num_distinct)}{_missing(column)}{told}"
     moments = column.moments
     if moments is None:

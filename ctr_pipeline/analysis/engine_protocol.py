@@ -14,6 +14,8 @@ import pyarrow as pa
 from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.sql import Query
 from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
+from ctr_pipeline.dataset.parts import ColumnCounts
+from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")
@@ -21,18 +23,36 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Training rows, those of label 1, and those of another label than 0 and 1."""
+    """Rows by their labels.
+
+    Attributes:
+        num_rows: All rows.
+        num_clicks: Those of label 1.
+        num_wrong: Those that are bad, such as for a label that is not 0 or 1.
+        weights: What good rows weigh; None without weights.
+    """
 
     num_rows: int = 0
     num_clicks: int = 0
     num_wrong: int = 0
+    weights: WeightSums | None = None
+
+    @property
+    def num_good(self) -> int:
+        """Rows that are not bad."""
+        return self.num_rows - self.num_wrong
 
     def __add__(self, other: "LabelCounts") -> "LabelCounts":
         return LabelCounts(
             self.num_rows + other.num_rows,
             self.num_clicks + other.num_clicks,
             self.num_wrong + other.num_wrong,
+            WeightSums.of_all([self.weights, other.weights]),
         )
+
+
+AcceptLabels = Callable[[Mapping[str, LabelCounts]], None]
+"""Is given the labels of each split; raises if they are none to go on with."""
 
 
 class Session(Protocol):
@@ -60,7 +80,7 @@ class Engine(Protocol):
     """Computes on one set of training rows."""
 
     def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
-        """Counts the rows; comes before any `map`.
+        """Counts the good training rows; comes before any `map`.
 
         Raises:
             DataError: The rows cannot be read.
@@ -75,4 +95,14 @@ class Engine(Protocol):
         Raises:
             DataError: The rows cannot be read; no further column is begun then.
             StatisticsError: The engine refuses or fails; the same.
+        """
+
+    def counts_of(self, column: str, split: str) -> Iterator[ColumnCounts]:
+        """The values of a column of text in the rows of a split, in portions.
+
+        A value may be in several portions. What rows weigh is told of the training rows.
+
+        Raises:
+            DataError: The rows cannot be read.
+            StatisticsError: The engine refuses or fails.
         """

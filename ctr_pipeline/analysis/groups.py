@@ -17,7 +17,7 @@ from ctr_pipeline.analysis.small_counts import (
     SmallCounts,
     listed_parameters,
     none_at_end,
-    places_among,
+    positions_among,
     sum_groups,
 )
 from ctr_pipeline.analysis.sql import (
@@ -208,7 +208,7 @@ def count_bins(num_cuts: int, num_inner_edges: int) -> Answer:
     """As `bins_query`."""
 
     def answer(counts: SmallCounts, parameters: Parameters) -> Rows:
-        places = places_among(counts.numbers, listed_parameters("cut", num_cuts, parameters))
+        places = positions_among(counts.numbers, listed_parameters("cut", num_cuts, parameters))
         edges = listed_parameters("edge", num_inner_edges, parameters)
         bins = np.searchsorted(edges, counts.numbers, side="right")
         # After all others, as NULL is.

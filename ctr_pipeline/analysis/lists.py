@@ -63,15 +63,7 @@ def element_counts_query(sequence: SequenceSpec, *, weighted: bool = False) -> Q
         .where(exp.NEQ(this=value_column(), expression=exp.Literal.string("")))
         .group_by(value_column())
     )
-    temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
-    return Query(
-        exp.Create(
-            this=exp.to_table("element_counts"),
-            kind="TABLE",
-            properties=temporary,
-            expression=counts,
-        )
-    )
+    return _create_element_counts(counts)
 
 
 @cache
@@ -107,6 +99,10 @@ def number_counts_query(vector: VectorSpec, *, weighted: bool = False) -> Query:
         .group_by(value_column())
         .order_by(value_column())
     )
+    return _create_element_counts(counts)
+
+
+def _create_element_counts(counts: exp.Select) -> Query:
     temporary = exp.Properties(expressions=[exp.TemporaryProperty()])
     return Query(
         exp.Create(

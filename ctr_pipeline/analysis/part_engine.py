@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,7 +20,14 @@ from ctr_pipeline.analysis.small_counts import MOST_VALUES, SmallCounts, add_up
 from ctr_pipeline.analysis.sql import OTHER_COUNTS, PART_COUNTS, Query
 from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
 from ctr_pipeline.analysis.value_counts import drop_query, value_counts_query
-from ctr_pipeline.dataset.parts import column_names, count_values, read_batches
+from ctr_pipeline.dataset.parts import (
+    ColumnCounts,
+    column_names,
+    count_values,
+    counts_in_parts,
+    read_batches,
+)
+from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.statistics import ColumnDrift
 
 _Result = TypeVar("_Result")
@@ -47,8 +55,11 @@ class PartEngine:
         others: Mapping[str, Sequence[Path]] | None = None,
     ) -> None:
         self._files = files
-        self._weighted = False
+        self._label: str | None = None
+        self._weight: str | None = None
         self._others = dict(others or {})
+        self._counted: set[str] = set()
+        self._labels: LabelCounts | None = None
         self._counts = PartCounts(spill_folder / "part_counts.arrow")
         self._other_counts = {
             name: PartCounts(spill_folder / f"other_counts_{number}.arrow")
@@ -59,41 +70,54 @@ class PartEngine:
         )
 
     def count_labels(self, plan: StatisticsPlan) -> LabelCounts:
-        """Reads the parts, all columns of one at once, and those of other rows."""
+        """Reads the parts, all columns of one at once, and those of other rows.
+
+        Columns that an earlier plan had are not read again.
+        """
         self._require_columns(plan)
+        columns = [one.column for one in plan.columns if one.column not in self._counted]
+        if self._labels is not None and not columns:
+            return self._labels
         for name, files in self._others.items():
-            if not self._count(plan, files, self._other_counts[name]).num_rows:
+            found = self._count(columns, plan.label, files, self._other_counts[name])
+            if not found.num_rows:
                 raise ValueError(f"there are no {name} rows")
-        self._weighted = plan.weight is not None
-        return self._count(plan, self._files, self._counts, weight=plan.weight)
+        self._label, self._weight = plan.label, plan.weight
+        self._labels = self._count(
+            columns, plan.label, self._files, self._counts, weight=plan.weight
+        )
+        self._counted |= set(columns)
+        return self._labels
 
     def _count(
         self,
-        plan: StatisticsPlan,
+        columns: Sequence[str],
+        label: str,
         files: Sequence[Path],
         counts: PartCounts,
         *,
         weight: str | None = None,
     ) -> LabelCounts:
-        names = [plan.label, *(one.column for one in plan.columns)]
-        names += [] if weight is None else [weight]
+        names = [label, *columns, *([] if weight is None else [weight])]
 
         def count(_session: DuckDbSession, part: int) -> LabelCounts:
             labels = LabelCounts()
             for batch in read_batches([files[part]], names):
-                label = pc.fill_null(batch.column(plan.label), -1).to_numpy()
-                is_click = label == 1
+                values = pc.fill_null(batch.column(label), -1).to_numpy()
+                is_click = values == 1
                 num_clicks = int(np.count_nonzero(is_click))
-                num_wrong = len(label) - num_clicks - int(np.count_nonzero(label == 0))
-                labels += LabelCounts(len(label), num_clicks, num_wrong)
+                num_wrong = len(values) - num_clicks - int(np.count_nonzero(values == 0))
                 weights = None if weight is None else batch.column(weight).to_numpy()
-                for column in plan.columns:
-                    found = count_values(batch, column.column, is_click, weights)
-                    counts.add(column.column, part, found)
+                sums = None if weights is None else WeightSums.of(weights, is_click)
+                labels += LabelCounts(len(values), num_clicks, num_wrong, sums)
+                for column in columns:
+                    counts.add(column, part, count_values(batch, column, is_click, weights))
             return labels
 
         with closing(self._database.map(count, range(len(files)))) as results:
-            return sum(results, LabelCounts())
+            found = list(results)
+        weights = WeightSums.of_all(labels.weights for labels in found)
+        return replace(sum(found, LabelCounts()), weights=weights)
 
     def map(
         self, work: Callable[[Session, ColumnPlan], _Result], columns: Sequence[ColumnPlan]
@@ -102,11 +126,20 @@ class PartEngine:
 
         def work_on_counts(session: DuckDbSession, column: ColumnPlan) -> _Result:
             session_of_parts = _PartSession(
-                session, self._counts, self._other_counts, weighted=self._weighted
+                session,
+                self._counts,
+                self._other_counts,
+                weighted=self._weight is not None,
             )
             return work(session_of_parts, column)
 
         return self._database.map(work_on_counts, columns)
+
+    def counts_of(self, column: str, split: str) -> Iterator[ColumnCounts]:
+        """As `Engine.counts_of`."""
+        if split == "train":
+            return counts_in_parts(self._files, column, self._label, self._weight)
+        return counts_in_parts(self._others[split], column, self._label)
 
     def _require_columns(self, plan: StatisticsPlan) -> None:
         if not self._files:

@@ -116,7 +116,7 @@ def listed_parameters(name: str, length: int, parameters: Parameters) -> NDArray
     return np.array([parameters[f"{name}{index}"] for index in range(length)], np.float64)
 
 
-def places_among(values: NDArray[np.float64], cuts: NDArray[np.float64]) -> NDArray[np.intp]:
+def positions_among(values: NDArray[np.float64], cuts: NDArray[np.float64]) -> NDArray[np.intp]:
     """How many cuts are below each value; of missing ones one more than all, as NULL comes last."""
     return np.where(np.isnan(values), len(cuts) + 1, np.searchsorted(cuts, values, side="left"))
 

@@ -13,19 +13,28 @@ from pathlib import Path
 import pyarrow as pa
 from sqlglot import exp
 
+from ctr_pipeline.analysis.spark_text import (
+    ELEMENT,
+    build_fields,
+    call,
+    each,
+    is_number,
+    number_of_text,
+    trimmed,
+)
 from ctr_pipeline.analysis.table_sql import (
+    CountedRows,
     RowsInSql,
-    TrainingTable,
     is_listed,
     present_text,
     typed_value,
-    without_minus_zero,
 )
-from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.config.models import DataConfig, KeyValueConfig
 from ctr_pipeline.dataset.formats.parquet.reading import ParquetFile, read_schema
 from ctr_pipeline.dataset.formats.text.blocks import TextFile, read_head
 from ctr_pipeline.dataset.formats.text.compression import Compression
 from ctr_pipeline.dataset.formats.text.records import Dialect, find_first_end
+from ctr_pipeline.dataset.key_values import KeyValueFile, as_kept
 from ctr_pipeline.dataset.partitions import Partition
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_order_ranges
@@ -35,6 +44,8 @@ from ctr_pipeline.specs.columns import ColumnType
 LINE = "line"
 """The column of a view of lines."""
 _FIELDS = "fields"
+_PAIRS, _KEYS, _VALUES = "ctrpipe_pairs", "ctrpipe_keys", "ctrpipe_values"
+_HAS_NONE, _IS_CUT = "ctrpipe_has_no_pair", "ctrpipe_is_cut"
 _ENGINE = "analysis.engine"
 _LEAVE_OUT = "or leave analysis out: the rows that were read are then counted here"
 _ENDINGS = {".gz": Compression.GZIP, ".zst": Compression.ZSTD}
@@ -43,11 +54,6 @@ _COMPRESSED_ENDINGS = (".gz", ".zst", ".bz2", ".deflate", ".lz4", ".snappy")
 _LONGEST_HEADER_BYTES = 16 << 20
 _EXACT_DIGITS = 15
 """Decimals of so many digits become the same float64 in Arrow and in Java."""
-_BLANKS = (
-    "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
-    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-)
-"""What may stand around a number: the white space of Unicode, as Arrow trims it."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,17 @@ class LineRows:
     def schema(self) -> pa.Schema:
         """Texts all."""
         return pa.schema([(name, pa.string()) for name in self.column_names])
+
+    @property
+    def sample(self) -> exp.Expr:
+        """As `RowsInSql.sample`: each split has views of its own."""
+        return exp.Literal.number(0)
+
+    def is_readable(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.is_readable`."""
+        if column_type is not ColumnType.NUMBER:
+            return None
+        return is_number(self.value(name, ColumnType.TEXT), self.missing_values)
 
     def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
         """As `RowsInSql.select`; all is NULL in a line that is not one whole row."""
@@ -141,6 +158,18 @@ class ParquetRows:
         """For messages."""
         return str(self.view.files[0])
 
+    @property
+    def sample(self) -> exp.Expr:
+        """As `RowsInSql.sample`: each split has views of its own."""
+        return exp.Literal.number(0)
+
+    def is_readable(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.is_readable`."""
+        is_text = pa.types.is_string(self.schema.field(name).type)
+        if column_type is not ColumnType.NUMBER or not is_text:
+            return None
+        return is_number(present_text(exp.column(name), self.missing_values), self.missing_values)
+
     def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
         """As `RowsInSql.select`."""
         table: exp.Expr = exp.to_table(self.view.name)
@@ -167,10 +196,108 @@ class ParquetRows:
         return typed_value(name, kind, column_type, self.missing_values)
 
 
-def find_views(table: TrainingTable) -> tuple[FileView, ...]:
+@dataclass(frozen=True)
+class KeyValueRows:
+    """Rows whose text of pairs is cut into columns, as `dataset.pairs` cuts it.
+
+    Attributes:
+        rows: As they are kept.
+        cut: Where the pairs are, and how they are cut.
+        keys: Those that are read; a row that has one of them twice is bad.
+    """
+
+    rows: LineRows | ParquetRows
+    cut: KeyValueConfig
+    keys: tuple[str, ...]
+
+    @property
+    def view(self) -> FileView:
+        """What SQL reads."""
+        return self.rows.view
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return self.rows.place
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Keys are texts."""
+        own = self.rows.schema
+        return pa.schema([*own, *((key, pa.string()) for key in self.keys)])
+
+    @property
+    def sample(self) -> exp.Expr:
+        """As `RowsInSql.sample`."""
+        return self.rows.sample
+
+    def is_readable(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.is_readable`; no key is where the pairs cannot be cut."""
+        if name not in self.keys:
+            return self.rows.is_readable(name, column_type)
+        is_cut: exp.Expr = exp.column(_IS_CUT)
+        if column_type is not ColumnType.NUMBER:
+            return is_cut
+        missing = self.rows.missing_values
+        return exp.and_(is_cut, is_number(present_text(self._value(name), missing), missing))
+
+    def value(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.value`."""
+        if name not in self.keys:
+            return self.rows.value(name, column_type)
+        if column_type is ColumnType.NUMBER:
+            return number_of_text(self._value(name), self.rows.missing_values)
+        return present_text(self._value(name), self.rows.missing_values)
+
+    def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
+        """As `RowsInSql.select`."""
+        text = self.rows.value(self.cut.column, ColumnType.TEXT)
+        pair, separator = exp.column(ELEMENT), exp.Literal.string(self.cut.value)
+        one, none = exp.Literal.number(1), exp.Literal.number(0)
+        place = call("INSTR", pair, separator)
+        key = trimmed(call("SUBSTR", pair, one, exp.Sub(this=place, expression=one)))
+        behind = exp.Add(this=place.copy(), expression=exp.Literal.number(len(self.cut.value)))
+        # Lines that are not whole have no text either.
+        parts = exp.Split(this=text, expression=exp.Literal.string(self.cut.pairs))
+        is_there = exp.NEQ(this=trimmed(pair), expression=exp.Literal.string(""))
+        pairs = call("FILTER", parts, each(is_there))
+        has_separator = exp.GT(this=place.copy(), expression=none)
+        has_key = exp.NEQ(this=key.copy(), expression=exp.Literal.string(""))
+        is_none = exp.Not(this=exp.Paren(this=exp.and_(has_separator, has_key)))
+        query = self.rows.select([exp.Star(), exp.alias_(pairs, _PAIRS)])
+        wanted = call("FILTER", exp.column(_PAIRS), each(is_listed(key.copy(), self.keys)))
+        query = exp.select(
+            exp.Star(),
+            exp.alias_(call("TRANSFORM", wanted, each(key)), _KEYS),
+            exp.alias_(call("TRANSFORM", wanted, each(call("SUBSTR", pair, behind))), _VALUES),
+            exp.alias_(call("EXISTS", exp.column(_PAIRS), each(is_none)), _HAS_NONE),
+        ).from_(query.subquery("with_pairs"))
+        keys = exp.column(_KEYS)
+        is_once = exp.EQ(
+            this=call("SIZE", keys), expression=call("SIZE", call("ARRAY_DISTINCT", keys))
+        )
+        is_cut = exp.and_(exp.Not(this=exp.column(_HAS_NONE)), is_once)
+        query = exp.select(
+            exp.Star(), exp.alias_(exp.Coalesce(this=is_cut, expressions=[exp.true()]), _IS_CUT)
+        ).from_(query.subquery("with_keys"))
+        return exp.select(*columns).from_(query.subquery("cut_pairs"))
+
+    def _value(self, key: str) -> exp.Expr:
+        """The value of the first pair with a key; NULL without one."""
+        place = call("ARRAY_POSITION", exp.column(_KEYS), exp.Literal.string(key))
+        is_there = exp.GT(this=place, expression=exp.Literal.number(0))
+        return exp.Case().when(
+            is_there, call("ELEMENT_AT", exp.column(_VALUES), exp.cast(place, "int"))
+        )
+
+
+FileRows = LineRows | ParquetRows | KeyValueRows
+
+
+def find_views(table: CountedRows) -> tuple[FileView, ...]:
     """The views that the SQL of a table reads."""
     rows = table.sources
-    return tuple(one.view for one in rows if isinstance(one, LineRows | ParquetRows))
+    return tuple(one.view for one in rows if isinstance(one, FileRows))
 
 
 def require_readable(data: DataConfig, source: Source) -> None:
@@ -194,7 +321,8 @@ def require_readable(data: DataConfig, source: Source) -> None:
             place="data.positive",
             remedy=f"Write the label as 0 and 1, {_LEAVE_OUT}",
         )
-    for file, opened in source.opened.items():
+    for file, as_columns in source.opened.items():
+        opened = as_kept(as_columns)
         if not isinstance(file, Path):
             raise DataError(
                 "is an object in a store, and Spark reads files that its machines see as this one "
@@ -276,37 +404,50 @@ def _shares(data: DataConfig, source: Source) -> Shares:
 
 
 def plan_tables(
-    data: DataConfig, source: Source, num_rows: Mapping[str, int]
-) -> dict[str, TrainingTable]:
+    data: DataConfig, source: Source, columns: Mapping[str, ColumnType]
+) -> dict[str, CountedRows]:
     """The rows of each split.
 
     Args:
         data: How the files are read and divided.
         source: The files, which `require_readable` let pass.
+        columns: Which columns are counted, and how they are read.
 
     Raises:
         DataError: A file cannot be read any more.
     """
     missing = tuple(dict.fromkeys(("", *data.missing_values)))
     shares = _shares(data, source)
-    divided = {split: num_rows[split] for split in shares.splits if split in num_rows}
-    ranges: dict[str, tuple[int, int] | None] = dict.fromkeys(num_rows)
+    splits = {*source.files, *shares.splits}
+    ranges: dict[str, tuple[int, int] | None] = dict.fromkeys(splits)
     if shares.splits != ("train",):
-        ranges |= plan_order_ranges(sum(divided.values()), shares)
+        # They are Parquet files, which know how many rows they have.
+        known = [source.opened[file].known_rows() for file in source.files["train"]]
+        ranges |= plan_order_ranges(sum(one or 0 for one in known), shares)
     tables = {}
     for split in SPLITS:
-        if split not in num_rows:
+        if split not in splits:
             continue
         files = source.files.get(split, source.files["train"])
-        opened = [source.opened[file] for file in files]
+        opened = [as_kept(source.opened[file]) for file in files]
         texts = [one for one in opened if isinstance(one, TextFile)]
         parquet = [one for one in opened if isinstance(one, ParquetFile)]
-        rows: list[RowsInSql] = [
+        rows: list[LineRows | ParquetRows] = [
             *_group_lines(texts, f"ctrpipe_{split}_lines", missing),
             *_group_parquet(parquet, f"ctrpipe_{split}_files", missing, ranges[split]),
         ]
-        tables[split] = TrainingTable(data.label, tuple(rows), weight=data.weight)
+        sources: tuple[RowsInSql, ...] = tuple(rows)
+        if data.key_value is not None:
+            named = {data.label, data.weight, *columns}
+            keys = tuple(key for key in _keys_of(source) if key in named)
+            sources = tuple(KeyValueRows(one, data.key_value, keys) for one in rows)
+        tables[split] = CountedRows(data.label, columns, sources, weight=data.weight)
     return tables
+
+
+def _keys_of(source: Source) -> tuple[str, ...]:
+    (keys,) = {one.keys for one in source.opened.values() if isinstance(one, KeyValueFile)}
+    return keys
 
 
 def _on_disk(file: TextFile | ParquetFile) -> Path:
@@ -384,76 +525,3 @@ def _free_name(name: str, names: Sequence[str]) -> str:
     while name in names:
         name += "_"
     return name
-
-
-def number_of_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
-    """The number that a text is, NULL if it is missing; texts that are no numbers do not come."""
-    trimmed = exp.Trim(this=text, expression=exp.Literal.string(_BLANKS), position="BOTH")
-    number = without_minus_zero(exp.cast(trimmed, "double"))
-    case = exp.Case().when(is_listed(text.copy(), missing_values), exp.null())
-    return case.when(is_listed(trimmed.copy(), missing_values), exp.null()).else_(number)
-
-
-@dataclass(frozen=True)
-class FieldPatterns:
-    """Regular expressions, as Java and Python have them, of fields that may be quoted.
-
-    A quote opens at a field's start only, a doubled one is one quote, and after the one that closes
-    the field goes on as an unquoted one. No step goes back over what it has taken, so that a long
-    line costs no more than its length.
-
-    Attributes:
-        field: A delimiter and, as group 1, the field behind it.
-        quoted: At the start of a field, its quoted part, what is within the quotes as group 1.
-    """
-
-    field: str
-    quoted: str
-
-
-def field_patterns(dialect: Dialect) -> FieldPatterns:
-    """The patterns of a dialect with a quote."""
-    quote, delimiter = re.escape(dialect.quote or ""), re.escape(dialect.delimiter)
-    inner = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
-    return FieldPatterns(
-        f"{delimiter}((?:{quote}{inner}{quote})?+[^{delimiter}]*+)", f"^{quote}({inner}){quote}"
-    )
-
-
-def build_fields(line: exp.Expr, dialect: Dialect) -> exp.Expr:
-    """The fields of a line as an array of texts; NULL if a quote is opened and not closed."""
-    plain = exp.Split(this=line.copy(), expression=exp.Literal.string(dialect.delimiter))
-    if dialect.quote is None:
-        return plain
-    patterns = field_patterns(dialect)
-    quote = exp.Literal.string(dialect.quote)
-    # With a delimiter in front every field has one, and no match is empty.
-    whole = _call("CONCAT", exp.Literal.string(dialect.delimiter), line.copy())
-    found = _call(
-        "REGEXP_EXTRACT_ALL", whole, exp.Literal.string(patterns.field), exp.Literal.number(1)
-    )
-    field, quoted = exp.column("field"), exp.Literal.string(patterns.quoted)
-    opens = _call("STARTSWITH", field, quote)
-    inner = _call("REGEXP_EXTRACT", field, quoted, exp.Literal.number(1))
-    doubled = exp.Literal.string(dialect.quote * 2)
-    within = _call("REPLACE", inner, doubled, quote)
-    behind = _call("REGEXP_REPLACE", field, quoted, exp.Literal.string(""))
-    unquoted = exp.Case().when(opens.copy(), _call("CONCAT", within, behind)).else_(field.copy())
-    is_closed = _call("REGEXP_LIKE", field, quoted)
-    is_open = exp.And(this=opens.copy(), expression=exp.Not(this=is_closed))
-    fields = _call("TRANSFORM", found.copy(), _each(unquoted))
-    has_open = _call("EXISTS", found.copy(), _each(is_open))
-    cut = exp.Case().when(has_open, exp.null()).else_(fields)
-    has_quote = exp.GT(
-        this=_call("INSTR", line.copy(), quote.copy()), expression=exp.Literal.number(0)
-    )
-    return exp.Case().when(has_quote, cut).else_(plain)
-
-
-def _each(expression: exp.Expr) -> exp.Lambda:
-    return exp.Lambda(this=expression, expressions=[exp.to_identifier("field")])
-
-
-def _call(name: str, *arguments: exp.Expr) -> exp.Anonymous:
-    """A function of Spark by its name: sqlglot's own would change what dialects share."""
-    return exp.Anonymous(this=name, expressions=[one.copy() for one in arguments])

@@ -45,14 +45,14 @@ class Query:
         return self._rendered[dialect]
 
     def bind(
-        self, parameters: Mapping[str, float | str], tables: Mapping[str, exp.Table]
+        self, parameters: Mapping[str, float | str], tables: Mapping[str, exp.Expr]
     ) -> exp.Expr:
         """The tree for an engine without placeholders and temporary tables.
 
         Args:
             parameters: By placeholder; a number becomes its shortest exact text, which the cast
                 around every placeholder turns back into the same number.
-            tables: Replacements of tables by name.
+            tables: Tables and subqueries in place of tables, by their names.
         """
 
         def replace(node: exp.Expr) -> exp.Expr:
@@ -66,6 +66,9 @@ class Query:
             if isinstance(node, exp.Table) and node.name in tables:
                 table = tables[node.name].copy()
                 alias = node.args.get("alias")
+                if alias is None and isinstance(table, exp.Subquery):
+                    # A subquery needs one, and columns may be qualified by the table's name.
+                    alias = exp.TableAlias(this=exp.to_identifier(node.name))
                 table.set("alias", alias and alias.copy())
                 return table
             return node

@@ -1,16 +1,15 @@
 """Statistics of numbers that a transform makes of texts by a kernel, such as ages of dates.
 
-No database knows how those texts are read. So the distinct texts of each part of the training rows
-are turned into numbers here, and the numbers are counted and measured as those of a column are.
+No database knows how those texts are read. So the distinct texts of the training rows are turned
+into numbers here, and the numbers are counted and measured as those of a column are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ctr_pipeline.analysis.duckdb_engine import DuckDbEngine
 from ctr_pipeline.analysis.measure import measure_column
@@ -21,15 +20,16 @@ from ctr_pipeline.analysis.statistics_plan import (
     Chain,
     ColumnPlan,
     StatisticsPlan,
-    TextNumbersPlan,
 )
 from ctr_pipeline.analysis.value_counts import drop_query, value_counts_query
-from ctr_pipeline.dataset.parts import count_values, read_batches
+from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.features import expression_key
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import Moments
 from ctr_pipeline.transforms.base import Transform
 
+CountsOf = Callable[[str], Iterable[ColumnCounts]]
+"""From a column to its values in the training rows, in portions."""
 NumbersOf = Callable[[Transform, pa.Array], np.ndarray]
 """From a transform of texts and some texts, NULL where missing, to float64, NaN where missing."""
 
@@ -49,7 +49,7 @@ class TextNumbers:
 
 def collect_text_numbers(
     plan: StatisticsPlan,
-    files: Sequence[Path],
+    counts_of: CountsOf,
     numbers_of: NumbersOf,
     *,
     spill_folder: Path,
@@ -58,7 +58,7 @@ def collect_text_numbers(
     """Moments and boundaries that `plan.text_numbers` asks for.
 
     Args:
-        files: Parts of the training rows.
+        counts_of: Gives the values of a column of the training rows, in portions.
         numbers_of: Turns texts into numbers as a transform does.
         spill_folder: Where intermediate results go that do not fit in memory.
         memory_limit_gb: Memory of the database before it spills, in 10^9 bytes.
@@ -76,7 +76,10 @@ def collect_text_numbers(
         ) as database,
         PartCounts(spill_folder / "text_numbers.arrow") as counts,
     ):
-        _count(plan, files, wanted, counts, numbers_of)
+        for name, one in wanted:
+            for part, texts in enumerate(counts_of(one.column)):
+                numbers = pa.array(numbers_of(one.transform, texts.values), pa.float64())
+                counts.add(name, part, replace(texts, values=numbers))
         for name, one in wanted:
             database.offer(PART_COUNTS, counts.read(name))
             database.execute(value_counts_query(ColumnType.NUMBER, weighted=weighted))
@@ -105,21 +108,3 @@ def collect_text_numbers(
 
 def _key_of_numbers(column: str, chain: Chain) -> str:
     return expression_key(column, chain[1:])
-
-
-def _count(
-    plan: StatisticsPlan,
-    files: Sequence[Path],
-    wanted: Sequence[tuple[str, TextNumbersPlan]],
-    counts: PartCounts,
-    numbers_of: NumbersOf,
-) -> None:
-    weight = [] if plan.weight is None else [plan.weight]
-    columns = dict.fromkeys([plan.label, *weight, *(one.column for _, one in wanted)])
-    for part, batch in enumerate(read_batches(files, list(columns))):
-        is_click = pc.fill_null(batch.column(plan.label), -1).to_numpy() == 1
-        weights = None if plan.weight is None else batch.column(plan.weight).to_numpy()
-        for name, one in wanted:
-            texts = count_values(batch, one.column, is_click, weights)
-            numbers = numbers_of(one.transform, texts.values)
-            counts.add(name, part, replace(texts, values=pa.array(numbers, pa.float64())))

@@ -23,13 +23,13 @@ from ctr_pipeline.dataset.arrow_columns import convert_column
 from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
 from ctr_pipeline.dataset.columns import plan_columns
 from ctr_pipeline.dataset.ingest import check_division
-from ctr_pipeline.dataset.parts import write_part
+from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.dataset.parts import counts_in_parts, write_part
 from ctr_pipeline.dataset.source import Place, Source
 from ctr_pipeline.dataset.times import find_time_column
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.model.embedding_rows import memory_bound_of, row_layout
 from ctr_pipeline.pipeline.resources import num_threads, refuse_huge_layers
 from ctr_pipeline.pipeline.results import CheckResult
@@ -37,6 +37,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import (
     add_text_numbers,
     choose_columns_of,
+    prepare_counting,
     with_newest_times,
 )
 from ctr_pipeline.pipeline.stages.columns import FeatureColumns, complete_features, no_feature
@@ -44,6 +45,7 @@ from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
 from ctr_pipeline.pipeline.stages.labels import label_rate_of
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
+from ctr_pipeline.pipeline.stages.statistics_engines.protocol import ScanPlan
 from ctr_pipeline.preprocessing.fit import plan_preprocessing
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
 from ctr_pipeline.preprocessing.text_ages import open_ages, reopen_ages
@@ -61,6 +63,7 @@ class HeadDecisions:
         left_out: Columns without a feature, with the reason.
         warnings: Warnings about columns, a sentence each.
         rows: Good rows of the head.
+        columns: Which columns are read, and how.
     """
 
     source: Source
@@ -68,6 +71,7 @@ class HeadDecisions:
     left_out: tuple[ColumnDecision, ...]
     warnings: tuple[str, ...]
     rows: pa.Table
+    columns: FeatureColumns
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
     rows = tuple(replace(row, place=places[row.feature]) for row in described)
     max_bytes = sum(row.max_bytes or 0 for row in rows)
     disk_bytes = checkpoint_bytes(config, plan)
-    local_bytes = 0 if config.runtime.checkpoints is not None else disk_bytes or 0
+    local_bytes = 0 if config.checkpoints_at is not None else disk_bytes or 0
     spilled = _max_spilled_bytes(config, max_bytes)
     free_bytes = free_space(config.run_folder)
     return CheckResult(
@@ -125,7 +129,26 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
             *_spill_warnings(spilled, free_bytes - local_bytes),
         ),
         max_checkpoint_bytes=disk_bytes,
+        scans=_plan_scans(loaded, preview),
+        working_copy=None if config.stored_at is None else config.run_folder,
     )
+
+
+def _plan_scans(loaded: LoadedConfig, preview: Preview) -> ScanPlan | None:
+    """What an engine that counts rows where they are would read; None if none does."""
+
+    def read() -> IngestedRows:
+        raise AssertionError("a check reads no row but those of the head")
+
+    prepared = prepare_counting(
+        loaded,
+        preview.source,
+        preview.columns,
+        origin="",
+        read=read,
+        progress=SilentProgress(),
+    )
+    return prepared.plan_scans()
 
 
 def places_of_features(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, str]:
@@ -175,7 +198,7 @@ def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
     Returns:
         None in local mode.
     """
-    if not has_members(config.runtime):
+    if not config.runtime.has_members:
         return None
     layout = row_layout(config, plan)
     full_cut = base_bytes(
@@ -219,7 +242,7 @@ def _max_spilled_bytes(config: Config, max_embedding_bytes: int) -> int:
     """Bytes beyond the memory limits of all processes with rows, if every id occurs."""
     bound = memory_bound_of(config)
     runtime = config.runtime
-    holders = runtime.parameter_servers if has_members(runtime) else 1
+    holders = runtime.parameter_servers if runtime.has_members else 1
     return 0 if bound is None else max(max_embedding_bytes - holders * bound.num_bytes, 0)
 
 
@@ -265,7 +288,10 @@ def preview_features(loaded: LoadedConfig) -> Preview:
             raise ConfigError([loaded.problem_at("features", message)])
         if source.head_is_all:
             check_division(head.rows, loaded.config.data, source, seed=loaded.config.train.seed)
-        features = with_newest_times(decided.features, [file])
+        label = loaded.config.data.label
+        features = with_newest_times(
+            decided.features, lambda column: counts_in_parts([file], column, label)
+        )
         statistics = _collect(loaded, features, file, file.parent)
         return Preview(
             source=source,
@@ -273,6 +299,7 @@ def preview_features(loaded: LoadedConfig) -> Preview:
             left_out=decided.left_out,
             warnings=decided.warnings,
             rows=head.rows,
+            columns=head.columns,
             plan=plan_preprocessing(features, statistics, file.parent),
             open_ages=tuple(open_ages(decided.features)),
         )
@@ -315,7 +342,8 @@ def _decide(loaded: LoadedConfig, source: Source, head: _Head) -> HeadDecisions:
     share = 1.0 if len(source.files) > 1 else 1.0 - split.valid - split.test
     growth = share * source.estimate_rows("train") / max(head.rows.num_rows, 1)
     features, left_out = complete_features(loaded, columns, source.head, profile, growth)
-    return HeadDecisions(source, features, left_out, columns.warnings, head.rows)
+    warnings = (*source.notes, *columns.warnings)
+    return HeadDecisions(source, features, left_out, warnings, head.rows, columns)
 
 
 def _collect(
@@ -333,7 +361,13 @@ def _collect(
         memory_limit_gb=config.runtime.memory_limit_gb,
         progress=SilentProgress(),
     )
-    return add_text_numbers(found, plan, [file], folder, config.runtime)
+    return add_text_numbers(
+        found,
+        plan,
+        lambda column: counts_in_parts([file], column, config.data.label),
+        folder,
+        config.runtime,
+    )
 
 
 def _good_rows(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa.Table:

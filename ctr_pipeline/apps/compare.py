@@ -28,12 +28,13 @@ from ctr_pipeline.evaluation.auc import exact_auc, roc_points
 from ctr_pipeline.evaluation.bootstrap import PairedDifference, paired_bootstrap
 from ctr_pipeline.evaluation.calibration import calibration_bins
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits
-from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.comparison_view import RunView, run_views, setting_text
 from ctr_pipeline.reporting.formats import visible_text
 from ctr_pipeline.reporting.render import render_comparison
+from ctr_pipeline.storage.opening import address_of
 from ctr_pipeline.training.history import load_history
 
 _BINS = 10
@@ -292,10 +293,14 @@ def _first_difference(first: pa.ChunkedArray, other: pa.ChunkedArray) -> int | N
 def _folder_of(path: Path) -> RunFolder:
     """The run folder of a path, which is its own or that of its config."""
     place = path.expanduser()
-    if place.is_file() and place.suffix in {".yaml", ".yml"}:
-        place = load_config(place).config.run_folder
-    run = RunFolder(place)
-    if not place.exists():
+    if address_of(place) is not None:
+        run = find_run(place)
+    elif place.is_file() and place.suffix in {".yaml", ".yml"}:
+        run = RunFolder.of(load_config(place).config)
+        run.fetch()
+    else:
+        run = RunFolder(place)
+    if not run.path.exists():
         raise RunFolderError(
             "there is no such run",
             place=str(path),

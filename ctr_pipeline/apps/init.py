@@ -92,8 +92,6 @@ def init_config(
             values cannot be found.
     """
     require_output(output, overwrite=overwrite, reads=[data], makes_folder=True)
-    # Most outputs are called `config`; the name of the data says more.
-    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(data).name.split(".")[0]).strip("-") or "model"
     progress.log("Reading the first rows")
     with named_by_options():
         source = inspect_paths(table_config(data, label, columns), {"train": data}, _NAMED_BY)
@@ -106,9 +104,11 @@ def init_config(
         section |= {"positive": values.positive, "negative": values.negative}
     if columns is not None:
         section["columns"] = list(columns)
+    # Most outputs are called `config`; the name of the data says more.
     format = format_of_address(data)
+    title = Path(data).name.split(".")[0] if format is None else format.title_of(data)
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", title).strip("-") or "model"
     if format is not None and not format.rows_have_order:
-        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", data.split("://", 1)[1]).strip("-") or "model"
         section["split"] = {"valid": 0.1, "test": 0.1, "by": "random"}
 
     def load() -> LoadedConfig:

@@ -3,8 +3,8 @@
 import json
 import shlex
 import socket
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,14 @@ from ctr_pipeline.config import load_config
 from ctr_pipeline.config.key_paths import value_at
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.config.yaml_source import parse_yaml
-from ctr_pipeline.distributed.master.ledger.unit_file import EncodedUnits, read_encoded_units
+from ctr_pipeline.distributed.master.ledger.unit_file import UnitsDone, read_units_done
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
-from ctr_pipeline.pipeline.job.replica_progress import load_progress
+from ctr_pipeline.pipeline.job.replica_progress import (
+    ReplicaMembers,
+    load_members_told,
+    load_metrics_address,
+    load_progress,
+)
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, decide_alive, load_sessions
 from ctr_pipeline.training.history import EpochRecord, WorldRecord, load_history
@@ -87,6 +92,9 @@ class RunStatus:
 
     Attributes:
         folder: Its path.
+        stored_at: The address that it is kept at; None: only the folder.
+        files: Addresses of the files that are kept there, by name; empty while a process of this
+            machine works on it.
         name: Name of the config; None before training.
         state: Result of `decide_state`.
         alive: Whether the process of the last session still runs; None if unknown.
@@ -94,12 +102,17 @@ class RunStatus:
         epochs: The greatest number of epochs; None before training.
         history: Epochs so far; of an ensemble, those of its first model.
         resume: The command that resumes it; None if there is nothing to resume.
-        encoded: How far workers are with encoding rows; None if none do.
+        prepared: How far workers are with reading or encoding rows; None if none do.
         worlds: The workers that trained together, with runtime.strategy: allreduce; the last is
             the newest.
+        metrics_address: `host:port` of their Prometheus metrics while they train; empty otherwise.
+        replicas: Their processes while they train, and those of servers of embedding rows; and the
+            last events.
     """
 
     folder: Path
+    stored_at: str | None
+    files: Mapping[str, str]
     name: str | None
     state: str
     alive: bool | None
@@ -107,8 +120,10 @@ class RunStatus:
     epochs: int | None
     history: tuple[EpochRecord, ...]
     resume: str | None
-    encoded: EncodedUnits | None = None
+    prepared: UnitsDone | None = None
     worlds: tuple[WorldRecord, ...] = ()
+    metrics_address: str = ""
+    replicas: ReplicaMembers = field(default_factory=ReplicaMembers)
 
     @property
     def last(self) -> RunSession | None:
@@ -135,11 +150,13 @@ def read_run_status(run: RunFolder) -> RunStatus:
     trained = run.trained_folders()
     resume = None
     if state in {"stopped", "failed", "killed", "silent"}:
-        named = "CONFIG" if config is None else str(run.path)
+        named = "CONFIG" if config is None else run.place
         resume = _resume_command(sessions[-1].command, named)
-    replicas = load_progress(run)
+    replicas, told = load_progress(run), load_members_told(run)
     return RunStatus(
         folder=run.path,
+        stored_at=None if run.stored is None else run.stored.address,
+        files={} if run.stored is None or alive else run.stored.places(),
         name=None if config is None else config.name,
         state=state,
         alive=alive,
@@ -147,8 +164,11 @@ def read_run_status(run: RunFolder) -> RunStatus:
         epochs=None if config is None else config.train.epochs,
         history=tuple(load_history(trained[0].history)) if trained else (),
         resume=resume,
-        encoded=read_encoded_units(run.encoding),
+        prepared=next(filter(None, map(read_units_done, run.shared_work)), None),
         worlds=() if replicas is None else replicas.worlds,
+        metrics_address=load_metrics_address(run) if alive else "",
+        # They end with the process that started them.
+        replicas=told if alive else replace(told, members=()),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import collect_statistics, decide_features, plan_statistics
-from ctr_pipeline.analysis.decide import tells_iso_times
+from ctr_pipeline.analysis.decide import has_iso_times
 from ctr_pipeline.apps.outputs import require_output
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import LabelValues
@@ -21,6 +21,7 @@ from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.inspection import inspect_paths
+from ctr_pipeline.dataset.parts import counts_in_parts
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.datetime_formats import ISO
@@ -303,11 +304,17 @@ def measure_drift(
             **{
                 name: TimeRead(ISO, _PARTS_OF_TIME)
                 for name, column in statistics.columns.items()
-                if column.column_type is ColumnType.TEXT and tells_iso_times(column)
+                if column.column_type is ColumnType.TEXT and has_iso_times(column)
             },
             **before.times,
         }
-        statistics = with_time_drift(statistics, times, before.files, {"new": table.files})
+        statistics = with_time_drift(
+            statistics,
+            times,
+            lambda column, split: counts_in_parts(
+                table.files if split == "new" else before.files, column
+            ),
+        )
     drift = statistics.drift["new"]
     for where, bad in ((old, before.bad_rows), (new, table.bad_rows)):
         notes += [

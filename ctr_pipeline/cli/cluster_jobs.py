@@ -1,5 +1,6 @@
 """What commands on a run do where the run is a job on Kubernetes."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -28,18 +29,33 @@ def describe_summary(summary: "JobSummary") -> str:
 
 
 def show_cluster_status(session: CommandSession, run: Path) -> int:
-    """The status that the driver tells; without a driver, what Kubernetes knows."""
+    """What Kubernetes knows of a job, and the status that its driver tells, if one runs."""
     from ctr_pipeline.apps.cluster.operation import open_job
 
     job = open_job(run)
-    answer = job.run_in_driver(["status", *(["--json"] if session.as_json else [])])
-    if answer is not None and answer[2] == 0:
-        sys.stdout.write(answer[0])
-        return 0
-    # While rows are prepared there is no status of members yet.
     summary = job.summary()
-    session.show(asdict(summary), lambda: typer.echo(describe_summary(summary)))
+    answer = job.run_in_driver(["status", *(["--json"] if session.as_json else [])])
+    # A driver that has just begun knows of no run.
+    told = answer[0] if answer is not None and answer[2] == 0 else ""
+    payload = asdict(summary)
+    if told and session.as_json:
+        payload = {**json.loads(told), "cluster": payload}
+    session.show(payload, lambda: typer.echo(f"{describe_summary(summary)}\n{told}", nl=False))
     return 0
+
+
+def show_cluster_logs(run: Path, member: str, *, num_lines: int, follow: bool) -> None:
+    """Prints what a member wrote, or what all of them did, each line after its member."""
+    from ctr_pipeline.apps.cluster.operation import ALL_MEMBERS, open_job
+
+    job = open_job(run)
+    if member == ALL_MEMBERS:
+        for name, line in job.read_all_logs(num_lines=num_lines, follow=follow):
+            typer.echo(f"{name:<10} | {line.decode('utf-8', 'replace')}")
+        return
+    for data in job.read_log(member, num_lines=num_lines, follow=follow):
+        sys.stdout.write(data.decode("utf-8", "replace"))
+        sys.stdout.flush()
 
 
 def run_in_driver(session: CommandSession, run: Path, arguments: Sequence[str]) -> int:

@@ -26,6 +26,15 @@ def elastic_rendezvous(
     prepare_only: Annotated[
         bool, typer.Option("--prepare-only", help="Only make the access folder.")
     ] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where to keep how far scripts have read their records, so that a rendezvous that "
+            "is started again goes on. Default: in memory.",
+            show_default=False,
+        ),
+    ] = None,
     gather: Annotated[
         float,
         typer.Option(
@@ -59,7 +68,7 @@ def elastic_rendezvous(
     if prepare_only:
         return
     times = RendezvousTimes(gather_seconds=gather, lease_seconds=lease)
-    with RendezvousServer(bind, load_access(access, "master"), times) as server:
+    with RendezvousServer(bind, load_access(access, "master"), times, ledger=ledger) as server:
         if not session.quiet:
             typer.echo(f"Serving the rendezvous on {server.address}", err=True)
         server.wait_until_finished()

@@ -3,6 +3,7 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -52,6 +53,15 @@ def elastic_run(
         bool,
         typer.Option("--standalone", help="Run MAX nodes on this machine, and their rendezvous."),
     ] = False,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --standalone: where to keep how far the script has read its records, for "
+            "the next start.",
+            show_default=False,
+        ),
+    ] = None,
     monitor_interval: Annotated[
         float,
         typer.Option(
@@ -105,6 +115,7 @@ def elastic_run(
         parse_nodes,
         run_agents,
     )
+    from ctr_pipeline.distributed.elastic.script import rendezvous_environment
     from ctr_pipeline.distributed.elastic.secrets import load_access
     from ctr_pipeline.distributed.elastic.service import RendezvousServer
     from ctr_pipeline.distributed.rpc.access import Access
@@ -131,8 +142,9 @@ def elastic_run(
                     "--standalone has a rendezvous and addresses of its own",
                     remedy="Leave out --rendezvous, --access and --address, or --standalone",
                 )
-            secrets = Access.within_process()
-            server = RendezvousServer("127.0.0.1:0", secrets, RendezvousTimes())
+            access = Path(stack.enter_context(TemporaryDirectory(prefix="ctrpipe-access-")))
+            secrets = Access.create(access, tls=False)
+            server = RendezvousServer("127.0.0.1:0", secrets, RendezvousTimes(), ledger=ledger)
             place = stack.enter_context(server).address
             addresses = free_addresses("127.0.0.1", settings.nodes.most)
         else:
@@ -141,6 +153,11 @@ def elastic_run(
                     "--rendezvous and --access are needed, or --standalone",
                     remedy="'ctrpipe elastic-rendezvous --help' shows how to start a rendezvous",
                 )
+            if ledger is not None:
+                raise CtrPipelineError(
+                    "--ledger is kept by the rendezvous",
+                    remedy="Name it to 'ctrpipe elastic-rendezvous'",
+                )
             place = parse_address("--rendezvous", rendezvous)
             secrets = load_access(access, "worker")
             addresses = (
@@ -148,6 +165,7 @@ def elastic_run(
                 if address is None
                 else [parse_address("--address", address)]
             )
+        environment |= rendezvous_environment(place, access)
         agents = [
             Agent(
                 RendezvousClient(place, one, secrets),

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
-from ctr_pipeline.cli.options import Overrides, TrainedConfig
+from ctr_pipeline.cli.options import FiguresOutput, Overrides, OverwriteOutput, TrainedConfig
 from ctr_pipeline.cli.session import CommandSession
 
 
@@ -28,6 +28,8 @@ def evaluate(
             help="Also measure the rows of each value of these columns, separated by commas.",
         ),
     ] = None,
+    output: FiguresOutput = None,
+    overwrite: OverwriteOutput = False,
 ) -> None:
     """Measure a trained model on the test rows, or on other rows.
 
@@ -42,11 +44,21 @@ def evaluate(
 
     ctrpipe evaluate runs/criteo --by country,device
 
+    ctrpipe evaluate config.yaml --output duckdb://shop.duckdb/metrics --overwrite
+
     """
     loaded = session.read(config, overrides)
     from ctr_pipeline.apps.scoring.evaluate import evaluate as evaluate_model
     from ctr_pipeline.cli.tables import print_metrics
 
     columns = [name for names in by or () for name in names.split(",")]
+    table = None
+    if output is not None:
+        from ctr_pipeline.apps.results.figures import FigureTable, figures_of_metrics
+
+        reads = () if data is None else (data,)
+        table = FigureTable(output, loaded.config.data, overwrite=overwrite, reads=reads)
     metrics = evaluate_model(loaded, data=data, by=columns, progress=session.progress)
+    if table is not None:
+        table.write(figures_of_metrics(metrics))
     session.show(metrics, lambda: print_metrics(metrics))

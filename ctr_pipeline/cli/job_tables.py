@@ -14,7 +14,6 @@ from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import format_amount, format_seconds
 from ctr_pipeline.cli.run_views import add_session_rows
 from ctr_pipeline.cli.tables import facts_table
-from ctr_pipeline.pipeline.job.progress_view import describe_event
 
 if TYPE_CHECKING:
     from ctr_pipeline.apps.runs import RunStatus
@@ -38,6 +37,21 @@ def print_status(view: "JobView", run: "RunStatus") -> None:
     console.print(_render_job(view, run, time.time()))
     if view.traceback:
         console.print(f"\n[red]Last output of the failed member[/]\n{escape(view.traceback)}")
+
+
+def print_replicas(run: "RunStatus") -> None:
+    """Prints the members of a training by replicas, and the last events; nothing if it has none."""
+    told = run.replicas
+    parts: list[RenderableType] = []
+    if told.members:
+        parts += [Text(), _render_members(told.members)]
+    if told.events:
+        parts += [Text(), _render_events(told.events[-_NUM_EVENTS:], time.time())]
+    if parts:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = _PIPE_WIDTH
+        console.print(Group(*parts))
 
 
 def _render_job(view: "JobView", run: "RunStatus", now: float) -> RenderableType:
@@ -157,6 +171,12 @@ def _figure(
     return cell
 
 
+def _explain(member: "MemberStatus") -> str:
+    if member.waits_for:
+        return member.waits_for
+    return member.last_end.why if member.last_end else ""
+
+
 _MEMBER_COLUMNS = (
     _Column("member", lambda one: one.name, "left", style="cyan"),
     _Column("state", lambda one: Text(one.state, style=_style_of(one.state)), "left"),
@@ -167,9 +187,7 @@ _MEMBER_COLUMNS = (
     _Column("memory", _figure("", lambda stats: format_amount(stats.rss_bytes, "bytes"))),
     _Column("rows/s", _figure("worker", lambda stats: f"{stats.samples_per_second:,.0f}")),
     _Column("rows held", _figure("ps", lambda stats: f"{stats.rows_held:,}")),
-    _Column(
-        "last end", lambda one: escape(one.last_end.why) if one.last_end else "", "left", folds=True
-    ),
+    _Column("waits for, or last end", lambda one: escape(_explain(one)), "left", folds=True),
 )
 """Of the table of members; the JSON of `ctrpipe status` has all fields of `MemberStatus`."""
 
@@ -177,7 +195,7 @@ _MEMBER_COLUMNS = (
 def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:
     table = facts_table("Last events", style="dim")
     for event in events:
-        table.add_row(_format_time(event.time, now), escape(describe_event(event)))
+        table.add_row(_format_time(event.time, now), escape(event.sentence))
     return table
 
 

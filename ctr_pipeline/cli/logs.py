@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ctr_pipeline.cli.cluster_jobs import names_cluster_job
+from ctr_pipeline.cli.cluster_jobs import names_cluster_job, show_cluster_logs
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import Run
 from ctr_pipeline.cli.session import CommandSession
@@ -18,7 +18,8 @@ def logs(
     member: Annotated[
         str,
         typer.Argument(
-            metavar="MEMBER", help="For example worker-0, ps-1 or master-0; driver on Kubernetes."
+            metavar="MEMBER",
+            help="For example worker-0, ps-1 or master-0; on Kubernetes also driver, and all.",
         ),
     ],
     *,
@@ -36,17 +37,15 @@ def logs(
     ctrpipe logs runs/criteo worker-0
 
     ctrpipe logs runs/criteo master-0 -f
+
+    ctrpipe logs k8s:clicks all -f
     """
     if names_cluster_job(run):
-        from ctr_pipeline.apps.cluster.operation import open_job
-
-        for data in open_job(run).read_log(member, num_lines=num_lines, follow=follow):
-            sys.stdout.write(data.decode("utf-8", "replace"))
-            sys.stdout.flush()
+        show_cluster_logs(run, member, num_lines=num_lines, follow=follow)
         return
-    from ctr_pipeline.pipeline.job.control import await_log, find_job, find_log, read_log
+    from ctr_pipeline.pipeline.job.control import await_log, find_log, find_logs, read_log
 
-    job = find_job(run)
+    job = find_logs(run)
     path = await_log(job, member, on_wait=session.progress.log) if follow else find_log(job, member)
     for data in read_log(path, num_lines, follow=follow):
         # Bytes that are no text are shown as such; a terminal must not stumble over a member's.

@@ -24,6 +24,7 @@ from ctr_pipeline.machine import (
     decide_cores,
     multiplies_bfloat16,
     processor_flags,
+    version_of,
 )
 from ctr_pipeline.progress import Progress
 
@@ -40,6 +41,7 @@ class Verdict(StrEnum):
     """How well something works."""
 
     WORKS = "works"
+    PARTLY = "partly"
     SLOW = "slow"
     FAILS = "fails"
 
@@ -166,7 +168,7 @@ def _probe_packages() -> dict[str, str | None]:
     versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
-            versions[name] = metadata.version(name)
+            versions[name] = version_of(name)
         except metadata.PackageNotFoundError:
             versions[name] = None
     return versions

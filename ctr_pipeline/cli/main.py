@@ -25,8 +25,8 @@ from ctr_pipeline.errors import CtrPipelineError, Interrupted
 
 COMMANDS = (
     *("run", "check", "init", "convert", "sample", "profile", "drift", "analyze", "train"),
-    *("tune", "evaluate", "predict", "export", "report", "status", "logs", "scale", "stop"),
-    *("submit", "jobs", "resume", "delete"),
+    *("tune", "evaluate", "predict", "export", "report", "status", "ui", "logs", "scale", "stop"),
+    *("submit", "jobs", "fetch", "resume", "delete", "image", "monitoring"),
     *("master", "ps", "worker", "elastic-run", "elastic-rendezvous"),
     *("runs", "compare", "schema", "doctor"),
 )

@@ -30,6 +30,12 @@ def master(
     ctrpipe master --config runs/criteo/config.resolved.yaml --bind 127.0.0.1:7000
     """
     session.start_member_logging()
+    from ctr_pipeline.apps.live import pages_of_job
     from ctr_pipeline.pipeline.job.members import run_as_master
 
-    return run_as_master(session.load(config, overrides), bind=bind, launcher_address=launcher)
+    return run_as_master(
+        session.load(config, overrides),
+        bind=bind,
+        launcher_address=launcher,
+        pages=pages_of_job,
+    )

@@ -40,6 +40,17 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace earlier results in the run folder.")
 ]
 OverwriteOutput = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
+FiguresOutput = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PLACE",
+        help="Also write the figures as rows of column, value, figure and number: to a file or an "
+        "address such as s3://bucket/figures.parquet, Parquet or CSV by its ending; or to a table, "
+        "duckdb://shop.duckdb/figures or odps://project/figures/ds=20240101.",
+    ),
+]
 ProfileTraining = Annotated[
     bool,
     typer.Option("--profile", help="Show where training spends its time and what bounds it."),

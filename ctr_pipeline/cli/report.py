@@ -19,10 +19,10 @@ def report(
     ctrpipe report runs/criteo
     """
     from ctr_pipeline.cli.tables import make_console, print_paths
-    from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
+    from ctr_pipeline.pipeline.run_folder import find_run
     from ctr_pipeline.pipeline.stages.report_facts import rewrite_report
 
-    page, missing = rewrite_report(RunFolder(find_run(run)))
+    page, missing = rewrite_report(find_run(run))
 
     def render() -> None:
         console = make_console()

@@ -79,9 +79,12 @@ def print_run_status(run: "RunStatus") -> None:
         newest, repeated = run.worlds[-1], sum(world.steps_repeated for world in run.worlds)
         table.add_row(
             "workers",
-            f"{newest.size} in world {newest.version}, since step {newest.step:,}; the change took "
+            f"{newest.size} in world {newest.version}, since step {newest.step:,}, with "
+            f"{newest.step_rows:,} rows a step; the change took "
             f"{newest.seconds:.1f} s; steps repeated so far: {repeated}",
         )
+    if run.metrics_address:
+        table.add_row("metrics", f"http://{run.metrics_address}/metrics")
     make_console().print(table)
 
 
@@ -102,9 +105,9 @@ def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
         if run.alive and last.stage_since is not None:
             more = f", since {_format_moment(last.stage_since, now)}"
         table.add_row("stage", f"{last.stage}{more}")
-    if run.encoded is not None:
-        done, units = run.encoded.num_done, run.encoded.num_units
-        table.add_row("encoding", f"{done:,} of {units:,} tasks done")
+    if run.prepared is not None:
+        done, units = run.prepared.num_done, run.prepared.num_units
+        table.add_row("rows", f"{done:,} of {units:,} tasks done")
     started = f"'ctrpipe {last.command}', started {_format_moment(last.started, now)}"
     if len(run.sessions) > 1:
         started += f", session {len(run.sessions)}"
@@ -117,6 +120,9 @@ def add_session_rows(table: Table, run: "RunStatus", *, why: str = "") -> None:
     elif not run.alive:
         process += f"; it is gone, last heard from at {_format_moment(last.seen, now)}"
     table.add_row("process", process)
+    if run.stored_at is not None:
+        kept = escape(run.stored_at)
+        table.add_row("kept at", f"{kept}; {escape(last.trouble)}" if last.trouble else kept)
     if run.resume is not None:
         table.add_row("resume with", escape(run.resume))
 

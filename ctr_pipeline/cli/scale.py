@@ -1,6 +1,6 @@
 """`ctrpipe scale`: changes the number of workers or parameter servers while a job runs."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,9 @@ from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import Run
 from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.errors import CtrPipelineError
+
+if TYPE_CHECKING:
+    from ctr_pipeline.pipeline.job.control import Job
 
 
 @command(Panel.JOB)
@@ -45,6 +48,9 @@ def scale(
     away from those that leave. A new server gets dense parameters only when the run is resumed with
     another runtime.parameter_servers.
 
+    With runtime.strategy: allreduce, --workers keeps to the bounds of runtime.workers, and holds
+    until the run is resumed.
+
     For example:
 
     ctrpipe scale runs/criteo --workers 4
@@ -67,8 +73,12 @@ def scale(
         }
         options = [f"{key}={value}" for key, value in given.items() if value is not None]
         return run_in_driver(session, run, ["scale", *options])
-    from ctr_pipeline.pipeline.job.control import find_job, scale_job
+    from ctr_pipeline.pipeline.job.control import find_job, find_logs, scale_job
 
+    if workers is not None and least is None and most is None and servers is None:
+        found = find_logs(run)
+        if not found.folder.is_dir():
+            return _scale_replicas(session, found, workers)
     job = find_job(run)
     wanted = scale_job(
         job,
@@ -89,6 +99,22 @@ def scale(
             "parameter_servers_wanted": servers,
         },
         lambda: typer.echo("\n".join(lines)),
+    )
+    return 0
+
+
+def _scale_replicas(session: CommandSession, job: "Job", workers: int) -> int:
+    from ctr_pipeline.pipeline.job.replicas import scale_replicas
+    from ctr_pipeline.pipeline.run_folder import RunFolder
+
+    scale_replicas(RunFolder(job.run_folder), workers)
+    session.show(
+        {
+            "run_folder": job.run_folder,
+            "workers_wanted": workers,
+            "parameter_servers_wanted": None,
+        },
+        lambda: typer.echo(f"{format_wanted(workers, 'worker')} from now on"),
     )
     return 0
 

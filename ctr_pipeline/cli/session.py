@@ -1,8 +1,6 @@
 """One call of the command line: how much it prints, as text or JSON, and its config."""
 
-import json
 import logging
-import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
+from ctr_pipeline.apps.json_text import json_text
 from ctr_pipeline.cli.first_import import (
     hide_optional_packages,
     hold_native_stderr,
@@ -19,6 +18,7 @@ from ctr_pipeline.cli.first_import import (
     pause_garbage_collection,
 )
 from ctr_pipeline.progress import Progress, SilentProgress
+from ctr_pipeline.storage.opening import address_of
 from ctr_pipeline.tracebacks import LogFormatter, conceal_values
 
 if TYPE_CHECKING:
@@ -84,10 +84,11 @@ class CommandSession:
         Args:
             resumed_by: The subcommand, if it can resume after an interruption.
         """
-        self.progress.log(f"Reading {path}")
+        named = address_of(path) or str(path)
+        self.progress.log(f"Reading {named}")
         loaded = self.load(path, overrides)
         if resumed_by is not None:
-            self.resume_command = _resume_command(resumed_by, path, overrides)
+            self.resume_command = _resume_command(resumed_by, named, overrides)
         return loaded
 
     def load(self, path: Path, overrides: Sequence[str] | None) -> "LoadedConfig":
@@ -95,6 +96,10 @@ class CommandSession:
         from ctr_pipeline.config import load_config
         from ctr_pipeline.models.checking import check_model
 
+        if address_of(path) is not None:
+            from ctr_pipeline.pipeline.run_folder import find_run
+
+            path = find_run(path).path
         loaded = load_config(
             path, overrides or (), check_model=check_model, find_header=_find_header
         )
@@ -146,28 +151,13 @@ def _find_header(data: Mapping[str, Any]) -> Sequence[str]:
     return find_header(data)
 
 
-def _resume_command(verb: str, config: Path, overrides: Sequence[str] | None) -> str:
+def _resume_command(verb: str, config: str, overrides: Sequence[str] | None) -> str:
     """The command line that resumes an interrupted call, with the same overrides."""
     options = [part for override in overrides or () for part in ("--set", override)]
-    return shlex.join(["ctrpipe", verb, str(config), *options, "--resume"])
+    return shlex.join(["ctrpipe", verb, config, *options, "--resume"])
 
 
 def print_json(payload: Any) -> None:
-    """Prints one JSON object to stdout; NaN and infinity, which JSON lacks, become null."""
-    text = json.dumps(_finite(payload), ensure_ascii=False, indent=2, allow_nan=False)
-    sys.stdout.write(text + "\n")
+    """Prints one JSON object to stdout, as `json_text` makes it."""
+    sys.stdout.write(json_text(payload))
     sys.stdout.flush()
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "item"):  # a NumPy scalar
-        return _finite(value.item())
-    return value

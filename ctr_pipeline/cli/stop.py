@@ -28,7 +28,8 @@ def stop(
 
     ctrpipe stop runs/criteo
 
-    'ctrpipe run CONFIG --resume' continues from that checkpoint, 'ctrpipe resume' on Kubernetes.
+    Workers finish their batches first, so that no record is trained twice. 'ctrpipe run CONFIG
+    --resume' continues from that checkpoint, 'ctrpipe resume' on Kubernetes.
     """
     if names_cluster_job(run):
         from ctr_pipeline.apps.cluster.operation import open_job

@@ -48,7 +48,9 @@ def submit(
     if dry_run:
         sys.stdout.write(submission.render_manifests(loaded, name=job_name))
         return 0
-    job = submission.submit(loaded, name=job_name)
+    job = submission.submit(
+        loaded, name=job_name, warn=lambda sentence: session.progress.log(f"warning: {sentence}")
+    )
     address = f"k8s:{job.namespace}/{job.name}"
     lines = [
         f"Submitted {address}",
@@ -59,7 +61,9 @@ def submit(
     session.show({"job": address}, lambda: typer.echo("\n".join(lines)))
     if not wait:
         return 0
-    end = open_submitted(job).follow(_show_log)
+    end = open_submitted(job).follow(
+        _show_log, on_wait=lambda why: session.progress.log(f"{address} waits: {why}")
+    )
     session.progress.log(f"{address} {end.state}" + (f": {end.reason}" if end.reason else ""))
     return 0 if end.state == "finished" else 1
 

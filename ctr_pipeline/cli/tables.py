@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ctr_pipeline.apps.sample import SampleSummary
     from ctr_pipeline.cli.machine_checks import Check
     from ctr_pipeline.pipeline.results import CheckResult, PredictResult, RunResult
+    from ctr_pipeline.pipeline.stages.statistics_engines.protocol import ScanPlan
     from ctr_pipeline.statistics import Statistics
 
 _PIPE_WIDTH = 160
@@ -208,17 +209,37 @@ def print_check(result: "CheckResult", *, reasons: bool) -> None:
     if result.max_checkpoint_bytes is not None:
         size = format_amount(result.max_checkpoint_bytes, "bytes")
         console.print(f"checkpoints on disk: at most {size}")
+    if result.scans is not None:
+        _print_scans(console, result.scans, queries=reasons)
     for row in result.rows if reasons else ():
         decision = ", ".join(filter(None, (row.reason, row.place)))
         console.print(f"[cyan]{escape(row.feature)}[/]: {escape(decision)}", soft_wrap=True)
     for column, reason in result.left_out:
         console.print(f"left out: [cyan]{escape(column)}[/] ({escape(reason)})", soft_wrap=True)
+    if result.working_copy is not None:
+        print_paths(console, {"working copy": result.working_copy})
     for warning in result.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}", soft_wrap=True)
     if not result.exact:
         console.print(
             "Sizes are estimates from the head of the data; 'ctrpipe analyze' counts all."
         )
+
+
+def _print_scans(console: Console, scans: "ScanPlan", *, queries: bool) -> None:
+    """Prints what the statistics read where the rows are; with `queries`, the SQL too."""
+    times = "once" if scans.num_scans == 1 else f"{scans.num_scans:,} times"
+    size = f", {format_amount(scans.size_bytes, 'bytes')} in all" if scans.size_bytes else ""
+    hint = "" if queries else "; -v shows the SQL"
+    console.print(
+        f"{scans.engine} reads the rows {times} for the statistics, each time "
+        f"{escape(scans.each)}{size}{hint}",
+        soft_wrap=True,
+    )
+    for number, cost in enumerate(scans.costs, start=1):
+        console.print(f"scan {number}: {escape(cost)}", soft_wrap=True)
+    for query in scans.queries if queries else ():
+        console.print(escape(query), soft_wrap=True)
 
 
 def print_statistics(statistics: "Statistics", folder: Path) -> None:
@@ -319,8 +340,8 @@ def print_sample(summary: "SampleSummary") -> None:
 
 
 def print_checks(checks: Sequence["Check"]) -> None:
-    """Prints what works on this machine."""
-    colours = {"works": "green", "slow": "yellow", "fails": "red"}
+    """Prints what works on this machine, or in a cluster."""
+    colours = {"works": "green", "partly": "yellow", "slow": "yellow", "fails": "red"}
     console = make_console()
     for check in checks:
         colour = colours[check.verdict.value]

@@ -1,5 +1,6 @@
 """`ctrpipe worker`: a worker of a job, as a process of its own."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ def worker(
     ] = "127.0.0.1",
     wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,
-    encodes: Annotated[bool, typer.Option("--encodes", hidden=True)] = False,
+    units: Annotated[Path | None, typer.Option("--units", hidden=True)] = None,
 ) -> int:
     """Run a worker of a job. It may start at any time and leave at any time (Ctrl-C).
 
@@ -38,10 +39,10 @@ def worker(
     ctrpipe worker --config runs/criteo/config.resolved.yaml --index 7
     """
     session.start_member_logging()
-    from ctr_pipeline.pipeline.job.members import run_as_encoder, run_as_worker
+    from ctr_pipeline.pipeline.job.members import run_as_worker, run_on_units
 
-    if encodes and incarnation is not None:
-        return run_as_encoder(session.load(config, overrides), index, incarnation=incarnation)
+    if units is not None and incarnation is not None:
+        return run_on_units(session.load(config, overrides), index, units, incarnation=incarnation)
     return run_as_worker(
         session.load(config, overrides),
         index,

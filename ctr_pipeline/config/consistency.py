@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from ctr_pipeline.config.explanations import nearest
-from ctr_pipeline.config.key_facts import default_at
+from ctr_pipeline.config.explanations import lacks_column, nearest
+from ctr_pipeline.config.key_facts import default_at, keys_with
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
-from ctr_pipeline.config.models import ALL_COLUMNS, Config
+from ctr_pipeline.config.models import ALL_COLUMNS, Config, RuntimeConfig
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import cross_name
 from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
+from ctr_pipeline.specs.section import ServersOnly
 from ctr_pipeline.transforms import TRANSFORMS
 
 _COLUMN_KEYS: tuple[KeyPath, ...] = (
@@ -102,9 +103,20 @@ def _check_columns(values: dict[str, Any], source: Source) -> None:
             ("data", "columns"),
             "no column is called 'label', the default of data.label; name the label in data.label",
         )
+    cut = value_at(values, ("data", "key_value"))
+    if isinstance(cut, dict):
+        for name in _texts(cut.get("column") or []):
+            if name not in known:
+                message = lacks_column("data.columns has", name)
+                source.add(("data", "key_value", "column"), message, nearest(name, columns))
+        if not cut.get("keys"):
+            # Any other name may be that of a key.
+            return
+        known |= set(_texts(cut["keys"]))
     for path, name in _named_columns(values):
         if name not in known:
-            source.add(path, f"there is no column '{name}' in data.columns", nearest(name, columns))
+            message = lacks_column("data.columns has", name)
+            source.add(path, message, nearest(name, columns))
 
 
 def check_header(values: dict[str, Any], header: Sequence[str], source: Source) -> None:
@@ -118,7 +130,7 @@ def check_header(values: dict[str, Any], header: Sequence[str], source: Source) 
     known = set(header)
     for path, name in _named_columns(values):
         if name not in known:
-            source.add(path, f"the data has no column '{name}'", nearest(name, header))
+            source.add(path, lacks_column("the data has", name), nearest(name, header))
     if value_at(values, ("data", "label")) is None and "label" not in known:
         source.add(("data", "label"), "is not given, and the data has no column 'label'")
 
@@ -209,28 +221,26 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
         )
 
 
-_OF_PARAMETER_SERVERS = (
-    "parameter_servers",
-    "partitions",
-    "move_partitions_after_seconds",
-    "update",
-    "ledger",
-    "standby_workers",
-    "max_task_failures",
-    "max_dropped_tasks",
-    "work_ahead_seconds",
-    "heartbeat_seconds",
-    "storage_timeout_seconds",
-)
-"""Keys of `runtime` without a meaning where there are none."""
+_KEYS_OF_ROW_SERVERS = frozenset({"parameter_servers", "startup_timeout_seconds"})
+"""Of those that belong to servers, what servers of embedding rows alone have, too."""
 
 
 def _check_strategy(values: dict[str, Any], source: Source) -> None:
     path: KeyPath = ("runtime", "strategy")
     if value_at(values, path) != "allreduce":
+        if value_at(values, ("train", "global_batch")) == "fixed":
+            source.add(
+                ("train", "global_batch"),
+                "belongs to runtime.strategy: allreduce; leave it out, or set that",
+            )
+        if value_at(values, ("runtime", "embeddings")) == "hybrid":
+            source.add(
+                ("runtime", "embeddings"),
+                "hybrid belongs to strategy: allreduce; leave it out, or set that",
+            )
         return
     kind = _launcher_kind(values)
-    if kind is None or kind.spans_hosts:
+    if kind is None:
         source.add(path, "allreduce trains in several processes; set runtime.mode: processes")
     if value_at(values, ("runtime", "workers")) == "auto":
         source.add(
@@ -242,7 +252,10 @@ def _check_strategy(values: dict[str, Any], source: Source) -> None:
             "allreduce trains from the start; leave it out, or set "
             "runtime.strategy: parameter_servers",
         )
-    for name in _OF_PARAMETER_SERVERS:
+    is_hybrid = value_at(values, ("runtime", "embeddings")) == "hybrid"
+    for name in keys_with(RuntimeConfig, ServersOnly):
+        if is_hybrid and name in _KEYS_OF_ROW_SERVERS:
+            continue
         if _is_given(values, ("runtime", name)):
             source.add(("runtime", name), "belongs to strategy: parameter_servers; leave it out")
 

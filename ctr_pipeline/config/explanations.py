@@ -10,8 +10,9 @@ from pydantic_core import ErrorDetails
 
 from ctr_pipeline.config.key_facts import models_in
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
-from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedgerConfig, WorkersConfig
+from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedgerConfig
 from ctr_pipeline.config.yaml_source import Source
+from ctr_pipeline.specs.course import WorkersConfig
 from ctr_pipeline.transforms import TRANSFORMS
 from ctr_pipeline.transforms.base import Transform
 
@@ -114,6 +115,12 @@ def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
     by_lower = {candidate.lower(): candidate for candidate in known}
     matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=likeness)
     return by_lower[matches[0]] if matches else None
+
+
+def lacks_column(subject: str, name: str) -> str:
+    """The problem that a config names a column that is not there, with how a range is written."""
+    range_hint = "; a range of columns is written I1..I13" if "*" in name else ""
+    return f"{subject} no column '{name}'{range_hint}"
 
 
 def describe(value: Any) -> str:

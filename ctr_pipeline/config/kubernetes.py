@@ -45,6 +45,21 @@ class PodConfig(Section):
         return value
 
 
+class MemberPodConfig(PodConfig):
+    """The pods of servers or workers, which are made one by one."""
+
+    max_memory: Quantity | None = Field(
+        default=None,
+        description="Up to this, a pod in place of one that ran out of memory gets half as much "
+        "more, such as 8Gi; null: each gets the same.",
+    )
+
+    @field_validator("max_memory")
+    @classmethod
+    def _is_size(cls, value: Quantity | None) -> Quantity | None:
+        return cls._is_quantity(value)
+
+
 class KubernetesConfig(Section):
     """The pods of a job that `ctrpipe submit` starts."""
 
@@ -82,18 +97,33 @@ class KubernetesConfig(Section):
     environment_from_secrets: tuple[str, ...] = Field(
         default=(), description="Names of Secrets whose entries become environment variables."
     )
+    metrics_from: str | None = Field(
+        default=None,
+        pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        description="Namespace whose pods may read metrics, such as that of Prometheus; null: only "
+        "pods of the job may.",
+    )
+    queue: str | None = Field(
+        default=None,
+        pattern="^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$",
+        max_length=63,
+        description="Name of the LocalQueue of Kueue in which pods wait for quota; null: none.",
+    )
     user: int = Field(
         default=10001,
         ge=1,
         description="Number of the user and group that the pods run as, never root.",
     )
     master: PodConfig = Field(
-        default=PodConfig(), description="The pod that prepares rows, leads the job and exports."
+        default=PodConfig(),
+        description="The driver, which prepares rows and starts other pods.",
     )
-    parameter_servers: PodConfig = Field(
-        default=PodConfig(), description="Pods that hold embedding rows."
+    parameter_servers: MemberPodConfig = Field(
+        default=MemberPodConfig(), description="Pods that hold embedding rows."
     )
-    workers: PodConfig = Field(default=PodConfig(), description="Pods that compute gradients.")
+    workers: MemberPodConfig = Field(
+        default=MemberPodConfig(), description="Pods that compute gradients."
+    )
 
     @field_validator("volumes")
     @classmethod

@@ -13,7 +13,7 @@ from ctr_pipeline.config.consistency import check_consistency, check_header
 from ctr_pipeline.config.explanations import describe, explain_errors
 from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path, put_at, value_at
 from ctr_pipeline.config.merging import merge_problems
-from ctr_pipeline.config.models import Config, ModelConfig
+from ctr_pipeline.config.models import Config, ModelConfig, working_copy
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.resolved import (
     GIVEN_FEATURES,
@@ -26,6 +26,7 @@ from ctr_pipeline.config.short_form import expand_short_form
 from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
 from ctr_pipeline.config.yaml_syntax import read_yaml_text, syntax_problem
 from ctr_pipeline.errors import ConfigError, ConfigProblem
+from ctr_pipeline.storage.folder_commits import stored_address
 
 ModelCheck = Callable[..., Sequence[str]]
 """Says what is wrong with a `model:` section, one sentence a problem.
@@ -123,11 +124,20 @@ def load_config(
         raise ConfigError([ConfigProblem(str(path), "", message)])
     source.values = values
     if is_own:
-        values["output"] = str(path.parent)
+        _place_own(values, path.parent)
         given = values.pop(GIVEN_FEATURES, None)
         if given is not None and not any(_sets_output(override) for override in overrides):
             values["features"] = given
     return _finish(source, overrides, check_model, find_header, text=text, path=path)
+
+
+def _place_own(values: dict[str, Any], folder: Path) -> None:
+    """The config inside a run folder means that folder; in a working copy, the address."""
+    values["output"] = str(folder)
+    address, parent = stored_address(folder), str(folder.parent)
+    if address is not None and working_copy(address, parent) == folder:
+        values["output"] = address
+        values["runtime"] = {**(values.get("runtime") or {}), "scratch": parent}
 
 
 def config_from_mapping(
@@ -231,7 +241,7 @@ def _apply_override(override: str, source: Source) -> None:
 
 def _expand_ranges(source: Source) -> None:
     """Puts names in place of ranges, in `data.columns` and in the columns of every feature."""
-    paths: list[KeyPath] = [("data", "columns")]
+    paths: list[KeyPath] = [("data", "columns"), ("data", "key_value", "keys")]
     features = value_at(source.values, ("features",))
     count = len(features) if isinstance(features, list | tuple) else 0
     for index in range(count):

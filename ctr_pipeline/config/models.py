@@ -3,6 +3,8 @@
 `loader` reads files into these; nothing here touches the disk.
 """
 
+import hashlib
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,13 +23,21 @@ from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_o
 from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
-from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
+from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.launchers import LAUNCHERS
-from ctr_pipeline.specs.learning_rate_scaling import LearningRateScaling
+from ctr_pipeline.specs.learning_rate_scaling import GlobalBatch, LearningRateScaling
 from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.optimizer import OptimizerSpec
-from ctr_pipeline.specs.section import IS_PATH, MAY_CHANGE, NO_MODEL, NotSearched, Section
+from ctr_pipeline.specs.section import (
+    IS_PATH,
+    MAY_CHANGE,
+    NO_MODEL,
+    SERVERS_ONLY,
+    LayerWidths,
+    NotSearched,
+    Section,
+)
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 from ctr_pipeline.specs.source_formats import SOURCE_FORMATS, is_query
 from ctr_pipeline.specs.statistics_engines import STATISTICS_ENGINES
@@ -104,7 +114,7 @@ Paths = Annotated[
     Field(
         description="A file, a list of files, or a glob; a folder of Parquet files in key=value "
         "folders; the same in an object store, such as s3://bucket/clicks/*.parquet; or tables: "
-        "odps://project/table, duckdb://file/table, sqlite://file/table."
+        "odps://project/table."
     ),
 ]
 
@@ -121,6 +131,66 @@ if TYPE_CHECKING:
     DataFormat = str
 else:
     DataFormat = Literal[("auto", *(key for one in reversed(SOURCE_FORMATS) for key in one.keys))]
+
+
+class ConnectionConfig(Section):
+    """A database that executes queries: MaxCompute, or one by its ADBC driver."""
+
+    driver: str = Field(
+        pattern=r"^[a-z][a-z0-9]*$",
+        description="maxcompute, postgresql, sqlite, snowflake, flightsql, or NAME of an installed "
+        "package adbc-driver-NAME.",
+    )
+    uri_env: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="The variable of the environment that holds the address of the database, with "
+        "user and password if need be; null for maxcompute, which has variables of its own.",
+    )
+
+    @model_validator(mode="after")
+    def _has_address(self) -> "ConnectionConfig":
+        is_maxcompute = self.driver == "maxcompute"
+        if is_maxcompute and self.uri_env is not None:
+            raise ValueError(
+                "`uri_env` is for ADBC drivers; MaxCompute is found by ODPS_PROJECT, ODPS_ENDPOINT "
+                "and the keys in the environment"
+            )
+        if not is_maxcompute and self.uri_env is None:
+            raise ValueError(
+                "`uri_env` is missing: name the variable of the environment that holds the address "
+                "of the database"
+            )
+        return self
+
+
+class KeyValueConfig(Section):
+    """A column of texts such as `age:31,price:2.5`, each key of which becomes a column."""
+
+    column: str = Field(min_length=1, description="The column of texts.")
+    pairs: str = Field(default=",", min_length=1, description="What stands between pairs.")
+    value: str = Field(
+        default=":", min_length=1, description="What stands between a key and its value."
+    )
+    keys: Annotated[tuple[str, ...] | None, MAY_CHANGE] = Field(
+        default=None,
+        min_length=1,
+        description="The keys that become columns; null: those in the first rows.",
+    )
+
+    @model_validator(mode="after")
+    def _can_be_cut(self) -> "KeyValueConfig":
+        if self.pairs in self.value or self.value in self.pairs:
+            raise ValueError(
+                f"pairs '{self.pairs}' and value '{self.value}' cannot be told apart; a text is "
+                "first cut into pairs, and each pair at its first separator of the value"
+            )
+        for key in self.keys or ():
+            if not key or key != key.strip() or self.pairs in key or self.value in key:
+                raise ValueError(f"'{key}' can be no key: it is cut at separators and trimmed")
+        if len(set(self.keys or ())) < len(self.keys or ()):
+            raise ValueError("keys are named twice")
+        return self
 
 
 class DataConfig(Section):
@@ -141,6 +211,10 @@ class DataConfig(Section):
         description="DuckDB databases by the name that queries give them, such as "
         "{shop: data/shop.duckdb} for FROM shop.clicks; opened read-only.",
     )
+    connection: ConnectionConfig | None = Field(
+        default=None,
+        description="The database that executes queries; null: DuckDB does, here.",
+    )
     valid: Annotated[Paths | None, IS_PATH] = Field(
         default=None, description="Validation rows, instead of data.split.valid."
     )
@@ -160,6 +234,10 @@ class DataConfig(Section):
         default=None,
         min_length=2,
         description="Column names of a file without a header line, in order; I1..I13 is a range.",
+    )
+    key_value: KeyValueConfig | None = Field(
+        default=None,
+        description="A column of key-value pairs that become columns in its place.",
     )
     delimiter: str | None = Field(
         default=None,
@@ -249,6 +327,10 @@ class DataConfig(Section):
                 if self.train is None
                 else "takes `train` or `query`, not both"
             )
+        if self.connection is not None and self.query is None:
+            raise ValueError("`connection` belongs to `query`: write a SELECT")
+        if self.connection is not None and self.attach:
+            raise ValueError("`attach` is DuckDB's, and `connection` names another database")
         if self.delimiter is not None and self.delimiter == self.quote:
             raise ValueError("delimiter and quote are the same character")
         if self.record != "auto" and self.format not in {"auto", "recordio"}:
@@ -521,12 +603,15 @@ class FeatureEntry(Section):
         return (self.columns,) if isinstance(self.columns, str) else self.columns
 
 
+Widths = tuple[Annotated[int, Field(ge=1)], ...]
+
+
 class ModelConfig(Section):
     """The architecture. A model uses the keys it names and refuses the others."""
 
     name: str = Field(default="deepfm", description=f"{' | '.join(MODELS)}.")
     embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
-    hidden_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    hidden_units: Annotated[Widths, LayerWidths(on_inputs=True)] = Field(
         default=(128, 64), description="Layer sizes of the deep part."
     )
     dropout: float = Field(
@@ -540,7 +625,7 @@ class ModelConfig(Section):
         ge=1,
         description="dcnv2: rank of the matrices of the cross layers; null: full matrices.",
     )
-    cin_layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    cin_layers: Annotated[Widths, LayerWidths()] = Field(
         default=(16, 16), description="xdeepfm: feature maps of the compressed interaction layers."
     )
     attention_layers: int = Field(
@@ -568,7 +653,7 @@ class ModelConfig(Section):
     mask_structure: Literal["parallel", "serial"] = Field(
         default="parallel", description="masknet: blocks side by side, or one after another."
     )
-    second_hidden_units: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+    second_hidden_units: Annotated[Widths | None, LayerWidths(on_inputs=True)] = Field(
         default=None,
         description="finalmlp: layer sizes of the second stream; null: those of hidden_units.",
     )
@@ -577,7 +662,7 @@ class ModelConfig(Section):
         ge=1,
         description="finalmlp: number of heads of the bilinear fusion of the streams.",
     )
-    bottom_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    bottom_units: Annotated[Widths, LayerWidths()] = Field(
         default=(64,),
         description="dlrm: layer sizes of the bottom network, before its layer of embedding_dim "
         "units.",
@@ -587,7 +672,7 @@ class ModelConfig(Section):
         description="din: the feature, such as the item shown, with which the elements of "
         "sequences are compared.",
     )
-    activation_units: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    activation_units: Annotated[Widths, LayerWidths()] = Field(
         default=(36,), description="din: layer sizes of the network that weighs elements."
     )
     file: Annotated[str | None, IS_PATH] = Field(
@@ -694,6 +779,12 @@ class TrainConfig(TrainingCourse):
         default="none",
         description="With runtime.strategy: allreduce, the factor on every learning rate in a step "
         "of N batches: none: 1; linear: N; sqrt: the square root of N. Otherwise a step is of one.",
+    )
+    global_batch: GlobalBatch = Field(
+        default="growing",
+        description="With runtime.strategy: allreduce, the rows of a step. growing: "
+        "train.batch_size times the workers that are there; fixed: times runtime.workers.max, "
+        "whoever is there.",
     )
     gradient_clip_norm: float | None = Field(
         default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."
@@ -892,15 +983,6 @@ class AnalysisConfig(Section):
         return self
 
 
-class WorkersConfig(Section):
-    """How many workers train; they come and go while a job runs."""
-
-    min: int = Field(
-        default=1, ge=1, le=1000, description="Training starts as soon as this many workers run."
-    )
-    max: int = Field(default=1, ge=1, le=1000, description="Largest number of workers.")
-
-
 class EtcdLedgerConfig(Section):
     """Progress of a job kept in etcd, so that another machine can take over as its master."""
 
@@ -939,8 +1021,27 @@ else:
     RuntimeMode = Literal[("local", *LAUNCHERS)]
 
 
-class RuntimeConfig(Section):
-    """Where and with what the pipeline runs."""
+def _require_place(value: str) -> str:
+    """A folder, or the address of a storage without secrets in it.
+
+    Raises:
+        ValueError: It is another address.
+    """
+    _, separator, rest = value.partition("://")
+    if separator and ("@" in rest.partition("/")[0] or "?" in rest):
+        raise ValueError(
+            "an address with a user, a password or a signature is refused; "
+            "credentials come from the environment"
+        )
+    try:
+        require_address(value)
+    except StorageError as error:
+        raise ValueError(f"'{value}': {error.message}. {error.remedy}") from error
+    return value
+
+
+class RuntimeBackend(Section):
+    """Where the pipeline runs, and on what."""
 
     mode: RuntimeMode = Field(
         default="local",
@@ -956,8 +1057,13 @@ class RuntimeConfig(Section):
         default="parameter_servers",
         description="How the processes of a job train. parameter_servers: a master, parameter "
         "servers and workers; allreduce: each worker holds all parameters, a step trains a batch "
-        "of each worker, and all apply the same sum. Needs a model whose embedding rows fit into "
-        "the memory of each worker, and mode: processes.",
+        "of each worker, and all apply the same sum.",
+    )
+    embeddings: Literal["mirrored", "hybrid"] = Field(
+        default="mirrored",
+        description="Where embedding rows lie with strategy: allreduce. mirrored: all of them in "
+        "the memory of each worker; hybrid: each in one of parameter_servers servers, for rows "
+        "that do not fit into the memory of a worker.",
     )
     threads: int | None = Field(
         default=None,
@@ -971,56 +1077,22 @@ class RuntimeConfig(Section):
     checkpoints: Annotated[str | None, IS_PATH] = Field(
         default=None,
         description="Where checkpoints lie, such as s3://bucket/runs/clicks, gs://… or az://…, for "
-        "this run alone; null: in the run folder. Credentials come from the environment.",
+        "this run alone; null: with the run. Credentials come from the environment.",
     )
-    parameter_servers: int = Field(
+    scratch: Annotated[str | None, IS_PATH] = Field(
+        default=None,
+        description="Folder on this disk for the working copies of runs whose output is an "
+        "address; null: ctrpipe/runs in XDG_CACHE_HOME, or else in ~/.cache.",
+    )
+    parameter_servers: Annotated[int, SERVERS_ONLY] = Field(
         default=1, ge=1, le=1000, description="Number of parameter servers."
     )
-    workers: WorkersConfig | Literal["auto"] = Field(
-        default=WorkersConfig(),
-        description="Smallest and largest number of workers; auto: as many as make training "
-        "faster.",
-    )
-    partitions: int = Field(
+    partitions: Annotated[int, SERVERS_ONLY] = Field(
         default=512,
         ge=1,
         le=65_536,
         description="Parts that embedding rows are divided into; a resumed run keeps the number, "
         "whatever its number of parameter servers.",
-    )
-    move_partitions_after_seconds: float | None = Field(
-        default=30.0,
-        ge=5,
-        le=3600,
-        description="A parameter server that uses more than 90 % of its cores for so long, on "
-        "average, gives its hottest partitions to the idlest one while training goes on; null: "
-        "partitions move only when their servers are scaled.",
-    )
-    update: Literal["async", "sync", "bounded"] = Field(
-        default="async",
-        description="async: each batch's gradients are applied as they come, and a worker computes "
-        "the next batch meanwhile unless train.deterministic is set; sync: the mean of those of "
-        "grads_to_wait batches; bounded: as they come, and a worker that is more than "
-        "max_staleness batches ahead of the slowest waits (stale-synchronous parallel).",
-    )
-    grads_to_wait: int = Field(
-        default=1,
-        ge=1,
-        le=1000,
-        description="With update: sync, batches of one update; fewer where fewer workers train. "
-        "A batch that missed its update joins the next, with weight "
-        "1 / (1 + updates since its pull), as in n-softsync.",
-    )
-    max_staleness: int = Field(
-        default=4,
-        ge=0,
-        description="With update: bounded, batches that a worker may be ahead of the slowest one; "
-        "a worker that is silent for 15 seconds is not waited for.",
-    )
-    scale_learning_rate_by_staleness: bool = Field(
-        default=False,
-        description="With update: async or bounded, divide the learning rate of a batch by the "
-        "updates since its pull.",
     )
     tls: Literal["auto", "always", "off"] = Field(
         default="auto",
@@ -1028,33 +1100,15 @@ class RuntimeConfig(Section):
         "ctrpipe run starts on this machine without; always: all do; "
         "off: none does, and addresses beyond this machine are refused.",
     )
-    ledger: Literal["sqlite"] | EtcdLedgerConfig = Field(
+    ledger: Annotated[Literal["sqlite"] | EtcdLedgerConfig, SERVERS_ONLY] = Field(
         default="sqlite",
         description="Where the master keeps what is done: sqlite in the run folder, or etcd.",
     )
-    max_task_failures: int = Field(
-        default=3,
+    bytes_per_reading_task: int = Field(
+        default=256 << 20,
         ge=1,
-        description="Failures of one task, lost workers left out, after which the run stops.",
-    )
-    max_dropped_tasks: int = Field(
-        default=0,
-        ge=0,
-        description="Tasks that may be left out after max_task_failures instead; the summary "
-        "names them.",
-    )
-    standby_workers: int = Field(
-        default=0, ge=0, le=100, description="Started workers that wait to replace a lost one."
-    )
-    heartbeat_seconds: float = Field(
-        default=0.2, gt=0, le=60, description="Seconds between a member's reports to the master."
-    )
-    silence_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=3600,
-        description="A member that has not reported for so long is replaced; a worker's tasks go "
-        "to others.",
+        description="Bytes of data files that a worker reads at a time, at least; less in all is "
+        "read and analyzed by the process that starts the job.",
     )
     rows_per_encoding_task: int = Field(
         default=1_000_000,
@@ -1062,41 +1116,48 @@ class RuntimeConfig(Section):
         description="Rows that a worker encodes at a time, at least; fewer rows in all are encoded "
         "by the process that starts the job.",
     )
-    work_ahead_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        le=3600,
-        description="Tasks that a worker holds at a time last so long, so that it can go on while "
-        "the master is away.",
-    )
-    storage_timeout_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        description="Seconds for which a job tries again while its checkpoints cannot be read or "
-        "written; then it ends, and --resume goes on from the last checkpoint.",
-    )
 
     @field_validator("checkpoints", mode="after")
     @classmethod
     def _is_storage(cls, value: str | None) -> str | None:
-        if value is not None:
-            _, separator, rest = value.partition("://")
-            if separator and ("@" in rest.partition("/")[0] or "?" in rest):
-                raise ValueError(
-                    "an address with a user, a password or a signature is refused; "
-                    "credentials come from the environment"
-                )
-            try:
-                require_address(value)
-            except StorageError as error:
-                raise ValueError(f"'{value}': {error.message}. {error.remedy}") from error
-        return value
+        return value if value is None else _require_place(value)
 
     @property
     def ledger_kind(self) -> str:
         """`sqlite`, or the first key of the section that is given: `etcd`."""
         ledger = self.ledger
         return ledger if isinstance(ledger, str) else next(iter(type(ledger).model_fields))
+
+
+class RuntimeConfig(Supervision, UpdateRule, RuntimeBackend):
+    """Where and with what the pipeline runs."""
+
+    @property
+    def has_members(self) -> bool:
+        """Whether a master, parameter servers and workers train, not one process."""
+        return self.mode in LAUNCHERS and self.strategy == "parameter_servers"
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether workers that each hold all parameters train, or all but embedding rows."""
+        return self.mode in LAUNCHERS and self.strategy == "allreduce"
+
+    @property
+    def num_row_servers(self) -> int:
+        """Servers of embedding rows beside workers that each hold all other parameters."""
+        is_hybrid = self.has_replicas and self.embeddings == "hybrid"
+        return self.parameter_servers if is_hybrid else 0
+
+    @property
+    def num_servers(self) -> int:
+        """Members of role `ps`: parameter servers, or servers of embedding rows."""
+        return self.num_row_servers if self.has_replicas else self.parameter_servers
+
+    @property
+    def needs_tls(self) -> bool:
+        """Whether members that a launcher starts talk by TLS."""
+        spans_hosts = LAUNCHERS[self.mode].spans_hosts
+        return self.tls == "always" or (self.tls == "auto" and spans_hosts)
 
 
 class SearchValues(Section):
@@ -1159,6 +1220,19 @@ class TuneConfig(Section):
     )
 
 
+def working_copy(address: str, scratch: str | None) -> Path:
+    """The folder on this disk for a run at an address.
+
+    Args:
+        address: Such as `s3://bucket/runs/clicks`.
+        scratch: As `runtime.scratch`.
+    """
+    parent = Path(scratch or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "ctrpipe/runs"))
+    readable = re.sub(r"[^\w.=-]+", "-", address, flags=re.ASCII).strip(".-")[-80:]
+    digest = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:8]
+    return parent.expanduser() / f"{readable.lstrip('.-')}-{digest}"
+
+
 class Config(Section):
     """One file: the whole pipeline."""
 
@@ -1197,7 +1271,10 @@ class Config(Section):
         description="Where statistics are computed; null: here, or by MaxCompute for its tables.",
     )
     output: Annotated[str, IS_PATH, MAY_CHANGE, NO_MODEL] = Field(
-        default="runs/ctrpipe", min_length=1, description="The run folder."
+        default="runs/ctrpipe",
+        min_length=1,
+        description="The run folder; or an address, such as s3://bucket/runs/clicks, gs://… or "
+        "az://…, at which the run is kept. Credentials come from the environment.",
     )
     tune: Annotated[TuneConfig | None, MAY_CHANGE, NotSearched("says how the search is done")] = (
         Field(
@@ -1215,18 +1292,26 @@ class Config(Section):
 
     @field_validator("output", mode="after")
     @classmethod
-    def _is_local(cls, value: str) -> str:
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value):
-            raise ValueError(
-                f"the run folder is a local folder, and '{value}' is an address; "
-                "name a folder such as runs/clicks"
-            )
-        return value
+    def _is_place(cls, value: str) -> str:
+        return _require_place(value)
+
+    @property
+    def stored_at(self) -> str | None:
+        """The address that the run is kept at; None: only its folder."""
+        return self.output.rstrip("/") if "://" in self.output else None
 
     @property
     def run_folder(self) -> Path:
-        """The run folder as a path."""
-        return Path(self.output)
+        """The run folder as a path; of a run at an address, its working copy on this disk."""
+        address = self.stored_at
+        return Path(self.output) if address is None else working_copy(address, self.runtime.scratch)
+
+    @property
+    def checkpoints_at(self) -> str | None:
+        """The address of the checkpoints; None: they lie in the run folder."""
+        if self.runtime.checkpoints is not None or self.stored_at is None:
+            return self.runtime.checkpoints
+        return f"{self.stored_at}/checkpoints"
 
     @property
     def has_sensitive_columns(self) -> bool:

@@ -22,7 +22,6 @@ GIVEN_FEATURES = "x-given-features"
 """In the config of a run folder: what `features` was before it was decided, for the run itself."""
 
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
-_OF_FILES = ("duckdb", "sqlite", "file")
 _TITLE = """\
 # Written by ctrpipe: every default, features as they were decided, paths from the root.
 # The same decisions for another run: ctrpipe run THIS_FILE --set output=FOLDER
@@ -81,7 +80,7 @@ def absolute_path(path: str) -> str:
     if is_query(path):
         return path
     address = _ADDRESS.fullmatch(path)
-    if address is not None and address["scheme"] not in _OF_FILES:
+    if address is not None and address["scheme"] != "file":
         return path
     prefix, rest = (f"{address['scheme']}://", address["rest"]) if address else ("", path)
     here = str(Path.cwd())

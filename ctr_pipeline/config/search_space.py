@@ -254,7 +254,7 @@ def values_with(resolved: str, assigned: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         KeyPathError: A key leads nowhere.
     """
-    values, _ = parse_yaml(resolved, "config")
+    values, _ = parse_yaml(resolved, "config", is_written=True)
     plain: dict[str, Any] = values
     plain.pop("tune", None)
     for key, value in assigned.items():
@@ -269,5 +269,5 @@ def yaml_with(resolved: str, assigned: Mapping[str, Any]) -> str:
 
 def current_values(resolved: str, keys: list[str]) -> dict[str, Any]:
     """What a resolved config gives for some keys; None for those it has no value for."""
-    values, _ = parse_yaml(resolved, "config")
+    values, _ = parse_yaml(resolved, "config", is_written=True)
     return {key: value_at(values, parse_key_path(key)) for key in keys}

@@ -17,12 +17,12 @@ from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import (
     ParsedBlock,
     ReadingPlan,
-    condemn_times,
-    condemn_weights,
     convert_label,
     convert_texts,
     missing_to_null,
     nan_to_null,
+    reject_times,
+    reject_weights,
 )
 from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.source import Place
@@ -158,7 +158,7 @@ def convert_column(
         array = array.dictionary_decode()
     if name in plan.lists and is_list(array.type):
         array, wrong, elements = as_texts(array, plan.lists[name])
-        faults.condemn(records[wrong], BadRowReason.DELIMITER_INSIDE, name, elements.__getitem__)
+        faults.reject(records[wrong], BadRowReason.DELIMITER_INSIDE, name, elements.__getitem__)
     is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
     if _is_text(array.type):
         return convert_texts(as_utf8(array, name, faults, records), name, plan, faults, records)
@@ -175,9 +175,9 @@ def convert_column(
         return lambda index: str(array[int(positions[index])])
 
     if name == plan.weight:
-        condemn_weights(numbers, name, faults, records, show=show)
+        reject_weights(numbers, name, faults, records, show=show)
     if plan.time is not None and name == plan.time.name:
-        condemn_times(numbers, plan.time, faults, records, show=show)
+        reject_times(numbers, plan.time, faults, records, show=show)
     if name != plan.label:
         return numbers
     return convert_label(numbers, plan, faults, records, wrong=none, show=show)
@@ -199,7 +199,7 @@ def _convert_dictionary(array: pa.DictionaryArray, plan: ReadingPlan) -> pa.Arra
 
 
 def as_utf8(array: Any, name: str, faults: BlockFaults, records: Any) -> pa.Array:
-    """Texts or bytes as valid UTF-8 strings; others are condemned and come out as NULL."""
+    """Texts or bytes as valid UTF-8 strings; others are rejected and come out as NULL."""
     raw = pc.cast(array, pa.binary())
     try:
         return pc.cast(raw, pa.string())
@@ -213,7 +213,7 @@ def as_utf8(array: Any, name: str, faults: BlockFaults, records: Any) -> pa.Arra
         ]
     )
     wrong = np.flatnonzero(invalid)
-    faults.condemn(
+    faults.reject(
         records[wrong],
         BadRowReason.BAD_UTF8,
         name,

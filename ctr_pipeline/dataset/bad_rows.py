@@ -7,15 +7,15 @@ an editor shows it; in Parquet and RecordIO files by record.
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from ctr_pipeline.dataset.near_numbers import means_missing
 from ctr_pipeline.errors import DataError
 
 EXAMPLES_PER_REASON = 5
@@ -43,6 +43,8 @@ class BadRowReason(StrEnum):
     WEIGHT_OUT_OF_RANGE = "weight negative or not finite"
     TIME_MISSING = "time missing"
     NOT_A_TIME = "not a point in time"
+    NOT_A_PAIR = "not a pair of key and value"
+    KEY_REPEATED = "key repeated"
 
 
 _REMEDIES = {
@@ -72,6 +74,9 @@ _REMEDIES = {
     BadRowReason.TIME_MISSING: "Give the row a time, which data.split divides rows by",
     BadRowReason.NOT_A_TIME: "Mend the value, or say in data.split.time_format how times are "
     "written",
+    BadRowReason.NOT_A_PAIR: "Mend the pair, or check data.key_value.pairs and "
+    "data.key_value.value",
+    BadRowReason.KEY_REPEATED: "Write each key once",
 }
 
 
@@ -97,6 +102,9 @@ class BadRow(BaseModel):
     def remedy(self) -> str:
         """What to do about it."""
         if self.reason is BadRowReason.NOT_A_NUMBER and self.value is not None:
+            # It brings Arrow, which pages about a run do without.
+            from ctr_pipeline.dataset.near_numbers import means_missing
+
             text = ast.literal_eval(self.value)
             if means_missing(text):
                 return (
@@ -159,7 +167,7 @@ class BlockFaults:
     def __post_init__(self) -> None:
         self.good = np.ones(self.num_records, dtype=np.bool_)
 
-    def condemn(
+    def reject(
         self,
         records: npt.NDArray[np.int64],
         reason: BadRowReason,
@@ -203,6 +211,68 @@ class BlockFaults:
         return chosen
 
 
+@dataclass(frozen=True)
+class FileRows:
+    """Consecutive rows of a file.
+
+    Attributes:
+        file: The file; `str` names it.
+        num_lines: Lines, or records, bad ones included.
+        num_good: Rows that are good.
+        counts: Bad rows by reason.
+        faults: The first bad rows of each reason, by their row numbers among these, from 1.
+    """
+
+    file: Any
+    num_lines: int
+    num_good: int
+    counts: Mapping[BadRowReason, int]
+    faults: Sequence[tuple[Fault, int]]
+
+
+class RowCounter(Protocol):
+    """Told of the rows of a reading, block by block; blocks of a file follow one another."""
+
+    def enter(self, rows: FileRows) -> None:
+        """Adds the rows of one block."""
+
+
+class RowRecorder:
+    """Keeps what a `RowCounter` is told, for one of another process.
+
+    Args:
+        name_of: What the other process calls a file.
+
+    Attributes:
+        files: What was read of each file, in order.
+    """
+
+    def __init__(self, name_of: Callable[[object], str]) -> None:
+        self._name_of = name_of
+        self.files: list[FileRows] = []
+
+    def enter(self, rows: FileRows) -> None:
+        """As `RowCounter.enter`."""
+        before = FileRows(self._name_of(rows.file), 0, 0, {}, ())
+        if self.files and self.files[-1].file == before.file:
+            before = self.files.pop()
+        taken = Counter(fault.reason for fault, _ in before.faults)
+        first = list(before.faults)
+        for fault, row in rows.faults:
+            taken[fault.reason] += 1
+            if taken[fault.reason] <= EXAMPLES_PER_REASON:
+                first.append((fault, before.num_lines + row))
+        self.files.append(
+            FileRows(
+                before.file,
+                before.num_lines + rows.num_lines,
+                before.num_good + rows.num_good,
+                Counter(before.counts) + Counter(rows.counts),
+                first,
+            )
+        )
+
+
 @dataclass
 class BadRowLedger:
     """Counts bad rows over a whole reading and stops it where the config says so.
@@ -220,30 +290,38 @@ class BadRowLedger:
     may_skip: bool = True
     _counts: Counter[BadRowReason] = field(default_factory=Counter)
     _examples: dict[BadRowReason, list[BadRow]] = field(default_factory=dict)
+    _file: object = None
+    _num_lines: int = 0
 
-    def enter(
-        self,
-        file: object,
-        num_good: int,
-        counts: Mapping[BadRowReason, int],
-        faults: Iterable[tuple[Fault, int]],
-    ) -> None:
-        """Adds the rows of one block; `faults` come with their row number in the file.
+    def enter(self, rows: FileRows) -> None:
+        """As `RowCounter.enter`.
 
         Raises:
             DataError: There is a bad row and the policy is `fail`.
         """
-        self.num_good += num_good
-        self._counts.update(counts)
-        for fault, row in faults:
+        if rows.file != self._file:
+            self._file, self._num_lines = rows.file, 0
+        before = self._num_lines
+        self._num_lines += rows.num_lines
+        self.num_good += rows.num_good
+        self._counts.update(rows.counts)
+        for fault, row in rows.faults:
             bad = BadRow(
-                file=str(file), row=row, column=fault.column, reason=fault.reason, value=fault.value
+                file=str(rows.file),
+                row=before + row,
+                column=fault.column,
+                reason=fault.reason,
+                value=fault.value,
             )
             if self.policy == "fail":
                 raise bad.as_error(may_skip=self.may_skip)
             examples = self._examples.setdefault(fault.reason, [])
             if len(examples) < EXAMPLES_PER_REASON:
                 examples.append(bad)
+
+    def end_file(self) -> None:
+        """Rows that come next are of another file, whatever its name."""
+        self._file = None
 
     def close(self) -> BadRows:
         """The sum.

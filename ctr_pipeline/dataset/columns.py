@@ -16,15 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.config.label_values import LabelValues
-from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.config.models import DataConfig, KeyValueConfig
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
-from ctr_pipeline.dataset.lists import find_list_faults
+from ctr_pipeline.dataset.lists import ListFault, find_list_faults
+from ctr_pipeline.dataset.pairs import split_pairs
 from ctr_pipeline.dataset.times import TimeColumn, points_in_time
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.features import ListSpec
 from ctr_pipeline.specs.columns import ColumnType
 
-_NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
+NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
 
 ARROW_TYPES = {ColumnType.NUMBER: pa.float64(), ColumnType.TEXT: pa.string()}
 
@@ -45,6 +46,8 @@ class ReadingPlan:
         time: The one of `types` that rows are divided by in the order of time; None without.
         as_dictionaries: Text columns that may come out as dictionaries of texts, where the file has
             them so; others come out plain.
+        key_columns: What one of `types`, a text of pairs, comes out as: a struct of columns; None
+            without such a text.
     """
 
     label: str | None
@@ -57,6 +60,7 @@ class ReadingPlan:
     lists: Mapping[str, ListSpec] = field(default_factory=dict)
     time: TimeColumn | None = None
     as_dictionaries: frozenset[str] = frozenset()
+    key_columns: "KeyColumns | None" = None
 
     @property
     def names(self) -> list[str]:
@@ -64,11 +68,31 @@ class ReadingPlan:
         return [*([self.label] if self.label is not None else []), *self.types]
 
     @property
+    def pairs_column(self) -> str | None:
+        """The column that is a text of pairs."""
+        return None if self.key_columns is None else self.key_columns.cut.column
+
+    @property
     def schema(self) -> pa.Schema:
         """Of the tables that come out."""
         label = [(self.label, pa.int8())] if self.label is not None else []
-        typed = [(name, ARROW_TYPES[kind]) for name, kind in self.types.items()]
-        return pa.schema([*label, *typed])
+        typed = {name: ARROW_TYPES[kind] for name, kind in self.types.items()}
+        if self.key_columns is not None:
+            typed[self.key_columns.cut.column] = pa.struct(self.key_columns.plan.schema)
+        return pa.schema([*label, *typed.items()])
+
+
+@dataclass(frozen=True)
+class KeyColumns:
+    """Columns that a text of key-value pairs is read as.
+
+    Attributes:
+        cut: Where the text is, and how it is cut.
+        plan: The columns, each a key.
+    """
+
+    cut: KeyValueConfig
+    plan: ReadingPlan
 
 
 def plan_columns(
@@ -129,7 +153,7 @@ def is_binary_label(label: pa.ChunkedArray) -> bool:
     return bool(((values == 0) | (values == 1)).all())
 
 
-def condemn_times(
+def reject_times(
     values: pa.Array,
     time: TimeColumn,
     faults: BlockFaults,
@@ -150,8 +174,8 @@ def condemn_times(
     is_none = np.isnan(points_in_time(values, time.format))
     wrong = np.flatnonzero(is_none & ~is_missing)
     missing = np.flatnonzero(is_missing)
-    faults.condemn(records[missing], BadRowReason.TIME_MISSING, time.name, lambda _: "")
-    faults.condemn(records[wrong], BadRowReason.NOT_A_TIME, time.name, show(wrong))
+    faults.reject(records[missing], BadRowReason.TIME_MISSING, time.name, lambda _: "")
+    faults.reject(records[wrong], BadRowReason.NOT_A_TIME, time.name, show(wrong))
 
 
 def nan_to_null(numbers: Any) -> Any:
@@ -179,7 +203,7 @@ def parse_numbers(texts: pa.Array, missing_values: Sequence[str]) -> tuple[pa.Ar
     trimmed = missing_to_null(
         pc.utf8_trim_whitespace(missing_to_null(texts, missing_values)), missing_values
     )
-    is_number = pc.fill_null(pc.match_substring_regex(trimmed, _NUMBER), True)
+    is_number = pc.fill_null(pc.match_substring_regex(trimmed, NUMBER), True)
     invalid = pc.invert(is_number)
     if pc.any(invalid).as_py():
         trimmed = pc.if_else(is_number, trimmed, pa.scalar(None, pa.string()))
@@ -213,7 +237,7 @@ def convert_texts(
 ) -> pa.Array:
     """One column of texts as the plan wants it; `records` are their numbers in the block.
 
-    Values that do not fit are condemned in `faults` and come out as NULL.
+    Values that do not fit are rejected in `faults` and come out as NULL.
     """
 
     def show(positions: npt.NDArray[np.int64]) -> Any:
@@ -221,13 +245,12 @@ def convert_texts(
 
     if column != plan.label and plan.types[column] is ColumnType.TEXT:
         known = missing_to_null(texts, plan.missing_values)
+        if plan.key_columns is not None and column == plan.pairs_column:
+            return _convert_pairs(known, plan.key_columns, faults, records)
         if column in plan.lists:
-            for fault in find_list_faults(known, plan.lists[column]):
-                note = None if fault.notes is None else fault.notes.__getitem__
-                shown = fault.shown.__getitem__
-                faults.condemn(records[fault.rows], fault.reason, column, shown, note)
+            _reject_faults(find_list_faults(known, plan.lists[column]), column, faults, records)
         if plan.time is not None and column == plan.time.name:
-            condemn_times(known, plan.time, faults, records, show=show)
+            reject_times(known, plan.time, faults, records, show=show)
         return known
     if column == plan.label and plan.label_values is not None:
         numbers, invalid = parse_labels(texts, plan.label_values, plan.missing_values)
@@ -236,12 +259,37 @@ def convert_texts(
     wrong = np.flatnonzero(invalid.to_numpy(zero_copy_only=False))
     if column == plan.label:
         return convert_label(numbers, plan, faults, records, wrong=wrong, show=show)
-    faults.condemn(records[wrong], BadRowReason.NOT_A_NUMBER, column, show(wrong))
+    faults.reject(records[wrong], BadRowReason.NOT_A_NUMBER, column, show(wrong))
     if column == plan.weight:
-        condemn_weights(numbers, column, faults, records, show=show)
+        reject_weights(numbers, column, faults, records, show=show)
     if plan.time is not None and column == plan.time.name:
-        condemn_times(numbers, plan.time, faults, records, show=show)
+        reject_times(numbers, plan.time, faults, records, show=show)
     return numbers
+
+
+def _reject_faults(
+    found: Sequence[ListFault],
+    column: str,
+    faults: BlockFaults,
+    records: npt.NDArray[np.int64],
+) -> None:
+    for fault in found:
+        note = None if fault.notes is None else fault.notes.__getitem__
+        shown = fault.shown.__getitem__
+        faults.reject(records[fault.rows], fault.reason, column, shown, note)
+
+
+def _convert_pairs(
+    texts: pa.Array, into: KeyColumns, faults: BlockFaults, records: npt.NDArray[np.int64]
+) -> pa.StructArray:
+    """Texts of pairs as the columns that their keys are; the arguments are of `convert_texts`."""
+    values, found = split_pairs(texts, into.cut, into.plan.names)
+    _reject_faults(found, into.cut.column, faults, records)
+    columns = [
+        convert_texts(value, name, into.plan, faults, records)
+        for name, value in zip(into.plan.names, values, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(into.plan.schema))
 
 
 def is_weight(numbers: Any) -> npt.NDArray[np.bool_]:
@@ -251,7 +299,7 @@ def is_weight(numbers: Any) -> npt.NDArray[np.bool_]:
     return np.asarray((values >= 0) & (values <= LARGEST_WEIGHT), dtype=np.bool_)
 
 
-def condemn_weights(
+def reject_weights(
     numbers: pa.Array,
     column: str,
     faults: BlockFaults,
@@ -270,8 +318,8 @@ def condemn_weights(
     """
     missing = np.flatnonzero(pc.is_null(numbers).to_numpy(zero_copy_only=False))
     wrong = np.flatnonzero(~is_weight(pc.fill_null(numbers, 0.0)))
-    faults.condemn(records[missing], BadRowReason.WEIGHT_MISSING, column, lambda _: "")
-    faults.condemn(records[wrong], BadRowReason.WEIGHT_OUT_OF_RANGE, column, show(wrong))
+    faults.reject(records[missing], BadRowReason.WEIGHT_MISSING, column, lambda _: "")
+    faults.reject(records[wrong], BadRowReason.WEIGHT_OUT_OF_RANGE, column, show(wrong))
 
 
 def convert_label(
@@ -283,7 +331,7 @@ def convert_label(
     wrong: npt.NDArray[np.int64],
     show: Any,
 ) -> pa.Array:
-    """The label as int8 from float64; bad ones are condemned and come out as NULL.
+    """The label as int8 from float64; bad ones are rejected and come out as NULL.
 
     Args:
         numbers: NULL where the label is missing or no number.
@@ -302,6 +350,6 @@ def convert_label(
     missing, not_binary = np.flatnonzero(is_missing), np.flatnonzero(is_wrong)
     is_as_01 = plan.label_values is None
     reason = BadRowReason.LABEL_NOT_BINARY if is_as_01 else BadRowReason.LABEL_OF_NEITHER
-    faults.condemn(records[missing], BadRowReason.LABEL_MISSING, plan.label, lambda _: "")
-    faults.condemn(records[not_binary], reason, plan.label, show(not_binary))
+    faults.reject(records[missing], BadRowReason.LABEL_MISSING, plan.label, lambda _: "")
+    faults.reject(records[not_binary], reason, plan.label, show(not_binary))
     return pa.array(np.where(is_binary, values, 0).astype(np.int8), mask=is_wrong | is_missing)

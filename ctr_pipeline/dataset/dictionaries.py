@@ -32,21 +32,33 @@ def encode_dictionary(column: pa.Array) -> pa.DictionaryArray:
 
 
 def merge_dictionaries(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
-    """Dictionaries of texts, one behind the other, as one; as `encode_dictionary` of all rows.
+    """Dictionaries, one behind the other, as one; as `encode_dictionary` of all rows.
 
     Args:
-        chunks: Strings; row numbers and values may be NULL, values may repeat or belong to no row.
+        chunks: Of string or float64; row numbers and values may be NULL, values may repeat or
+            belong to no row.
     """
+    found, rows = zip(*map(_needed, chunks), strict=True)
     # NULL behind all others, for rows without a number.
-    values = pa.concat_arrays([*(chunk.dictionary for chunk in chunks), pa.nulls(1, pa.string())])
-    coded = values.dictionary_encode(null_encoding="encode")
+    values = pa.concat_arrays([*found, pa.nulls(1, found[0].type)])
+    coded = encode_dictionary(values)
     codes, places, first = coded.indices.to_numpy(), [], 0
-    for chunk in chunks:
-        rows = chunk.indices.cast(pa.int32()).fill_null(len(values) - 1 - first)
-        places.append(rows.to_numpy() + np.int32(first))
-        first += len(chunk.dictionary)
+    for own, numbers in zip(found, rows, strict=True):
+        numbered = numbers.cast(pa.int32()).fill_null(len(values) - 1 - first)
+        places.append(numbered.to_numpy() + np.int32(first))
+        first += len(own)
     in_order = pa.array(codes[np.concatenate(places)]).dictionary_encode()
     return _dictionary(in_order.indices.to_numpy(), coded.dictionary.take(in_order.dictionary))
+
+
+def _needed(chunk: pa.DictionaryArray) -> tuple[pa.Array, pa.Array]:
+    """Values that hold all of its rows, and the number of each row among them.
+
+    A few rows that were taken out of many have the dictionary of all, most of which is not theirs.
+    """
+    if len(chunk) >= len(chunk.dictionary):
+        return chunk.dictionary, chunk.indices
+    return chunk.dictionary.take(chunk.indices), pa.array(np.arange(len(chunk), dtype=np.int32))
 
 
 def _dictionary(indices: NDArray[np.int32], values: pa.Array) -> pa.DictionaryArray:

@@ -339,12 +339,7 @@ class EncodedReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read_records(self, ranges: NDArray[np.int64]) -> NDArray[np.int32]:

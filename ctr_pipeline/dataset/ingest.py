@@ -7,18 +7,20 @@ or absent, and one that failed leaves the one before untouched.
 import os
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.bad_rows import BadRowLedger, FileRows, RowRecorder
 from ctr_pipeline.dataset.columns import ReadingPlan, plan_columns
 from ctr_pipeline.dataset.ingested import (
     IngestedRows,
@@ -34,19 +36,20 @@ from ctr_pipeline.dataset.parts import (
     PartsWriter,
     column_names,
     divide_parts,
+    part_name,
     plain_batch,
     read_batches,
 )
 from ctr_pipeline.dataset.rows import BLOCK_BYTES, read_good_rows
-from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.source import Source, Unit
 from ctr_pipeline.dataset.splits import (
     SPLITS,
     Shares,
     divide,
-    hash_places,
+    hash_fractions,
     plan_order_ranges,
     plan_time_ranges,
-    random_places,
+    random_fractions,
 )
 from ctr_pipeline.dataset.times import (
     TimeColumn,
@@ -55,27 +58,250 @@ from ctr_pipeline.dataset.times import (
     points_in_time,
     show_time,
 )
+from ctr_pipeline.dataset.versions import SourceVersions
 from ctr_pipeline.dataset.weights import WeightSums
-from ctr_pipeline.durable import os_errors_explained, sync_folder
+from ctr_pipeline.durable import link_or_copy, os_errors_explained, replace_folder, write_text
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ListSpec
 from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.specs.columns import ColumnType
 
 
-def ingest(
-    data: DataConfig,
-    source: Source,
-    column_types: Mapping[str, ColumnType],
+@dataclass(frozen=True)
+class RowsToRead:
+    """Which rows are read, and as what.
+
+    Attributes:
+        data: How the files are read and divided.
+        source: The files, inspected.
+        column_types: The columns to keep.
+        seed: Seed of the random split.
+        sensitive: Columns whose values are kept out of messages and examples.
+        lists: Text columns that are lists, and how they are cut.
+        extra_columns: Carried along for metrics.
+    """
+
+    data: DataConfig
+    source: Source
+    column_types: Mapping[str, ColumnType]
+    seed: int
+    sensitive: Collection[str] = ()
+    lists: Mapping[str, ListSpec] = field(default_factory=dict)
+    extra_columns: Sequence[str] = ()
+
+    @cached_property
+    def versions(self) -> SourceVersions:
+        """Versions of the files when they are first asked for.
+
+        Raises:
+            DataError: A file is gone.
+        """
+        return SourceVersions.of(self.source)
+
+    @cached_property
+    def origin(self) -> str:
+        """Names the rows of these versions; see `fingerprint_of`."""
+        return fingerprint_of(
+            self.data,
+            self.source,
+            self.column_types,
+            seed=self.seed,
+            sensitive=self.sensitive,
+            lists=self.lists,
+            versions=self.versions,
+        )
+
+    def require_columns(self) -> None:
+        """Raises DataError if the source lacks a column that is kept."""
+        self.source.require(
+            [name for name in self.column_types if name != self.data.label], "features"
+        )
+
+    @property
+    def carried(self) -> list[str]:
+        """Columns that are written as they are beside those of features."""
+        return list(dict.fromkeys([*self.data.key_columns, *self.extra_columns]))
+
+    @cached_property
+    def plan(self) -> ReadingPlan:
+        """What is read of each file."""
+        by = self.data.split.column
+        divided_by = [by] if by is not None else []
+        plan = plan_columns(
+            self.data,
+            self.column_types,
+            label_required=True,
+            carried=[*self.carried, *divided_by],
+            sensitive=self.sensitive,
+            lists=self.lists,
+            time=find_time_column(self.data, self.source.head, self.column_types)
+            if len(_shares_of(self.data, self.source).splits) > 1
+            else None,
+        )
+        return replace(plan, as_dictionaries=_taken_as_dictionaries(plan, divided_by))
+
+    @cached_property
+    def dropped(self) -> list[str]:
+        """Columns that rows are divided by and that are not written."""
+        weight = [self.data.weight] if self.data.weight is not None else []
+        kept = {*self.column_types, *self.carried, *weight}
+        return [name for name in self.plan.types if name not in kept]
+
+    def shares_of(self, split: str) -> Shares:
+        """How the rows of a split's files are divided."""
+        return _shares_of(self.data, self.source) if split == "train" else Shares(0.0, 0.0)
+
+    def divided_by(self, split: str) -> str | None:
+        """By what the rows of a split's files are divided, as `data.split.by` names it."""
+        return self.data.split.by if self.shares_of(split).splits != ("train",) else None
+
+    @property
+    def is_written_twice(self) -> bool:
+        """Whether rows that are read in units are written again when all of them are read.
+
+        Times are compared with all others, and the draw at random is by the number among all rows.
+        A hash is of the row alone, and by order, no more than two parts are cut.
+        """
+        return self.divided_by("train") in {"time", "random"}
+
+    def dropped_at_once(self, split: str) -> list[str]:
+        """Those of `dropped` that no later division of a split's rows needs."""
+        return [] if self.divided_by(split) == "time" else self.dropped
+
+    def divide(self, table: pa.Table, first_row: int) -> Iterator[tuple[str, pa.Table]]:
+        """Divides neighbouring rows of `data.train` by hash or at random, as they are written.
+
+        Args:
+            table: The rows.
+            first_row: Number of the first one; a hash does not depend on it.
+        """
+        column = self.data.split.column
+        if column is not None:
+            fractions = hash_fractions(table.column(column))
+        else:
+            fractions = random_fractions(first_row, table.num_rows, self.seed)
+        return divide(table.drop_columns(self.dropped), fractions, self.shares_of("train"))
+
+
+class ReadRows(BaseModel):
+    """Rows that another process has read: some neighbouring units of a source.
+
+    Attributes:
+        parts: Their parts by split; undivided, under that of their files, unless they are divided
+            by hash. Files are relative to the folder that holds them.
+        files: What there was of each file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    parts: dict[str, tuple[Part, ...]]
+    files: tuple[FileRows, ...]
+
+    def parts_in(self, folder: Path) -> dict[str, list[Part]]:
+        """The parts, where they are in this folder."""
+        return {
+            split: [replace(one, file=folder / one.file) for one in parts]
+            for split, parts in self.parts.items()
+        }
+
+
+JoinRead = Callable[[BadRowLedger], Mapping[str, Mapping[str, Sequence[Part]]]]
+"""Gives the parts of each split's files in order, as `ReadRows` has them, which other processes
+have read. Their bad rows go to the ledger."""
+
+_READ = "read.json"
+
+
+def read_units(
+    rows: RowsToRead,
+    units: Sequence[Unit],
     folder: Path,
     *,
-    seed: int,
+    threads: int,
+    on_bytes: Callable[[int], None],
+    name_of: Callable[[object], str] = str,
+    block_bytes: int = BLOCK_BYTES,
+) -> None:
+    """Reads neighbouring units of one split, for a process that joins them in `ingest`.
+
+    Where no row may be bad, it ends at the first one.
+
+    Args:
+        rows: What is read.
+        units: Some of `Source.units`.
+        folder: Where the parts go; made, and emptied before. `load_read` reads what it holds.
+        threads: Threads that parse and write.
+        on_bytes: Told of bytes that are read.
+        name_of: What the other process calls a file.
+        block_bytes: As for `ingest`.
+
+    Raises:
+        DataError: A file is damaged.
+        RunFolderError: `folder` cannot be written.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    recorder = RowRecorder(name_of)
+    split = units[0].split
+    is_divided = rows.divided_by(split) == "hash"
+    names = rows.shares_of(split).splits if is_divided else (split,)
+    dropped = rows.dropped_at_once(split)
+    with (
+        os_errors_explained(folder),
+        ThreadPoolExecutor(threads, thread_name_prefix="read") as pool,
+    ):
+        writers = {
+            name: PartsWriter(
+                folder / name, rows.data.label, pool, threads + 1, weight=rows.data.weight
+            )
+            for name in names
+        }
+        tables = read_good_rows(
+            rows.source,
+            units,
+            rows.plan,
+            recorder,
+            pool,
+            max_ahead=threads + 1,
+            on_bytes=on_bytes,
+            block_bytes=block_bytes,
+        )
+        with closing(tables):
+            for table in tables:
+                pieces = (
+                    rows.divide(table, 0) if is_divided else [(split, table.drop_columns(dropped))]
+                )
+                for name, piece in pieces:
+                    writers[name].add(piece)
+                if rows.data.bad_rows == "fail" and any(one.counts for one in recorder.files):
+                    break
+        written = {name: writer.finish() for name, writer in writers.items()}
+    found = ReadRows(
+        parts={
+            name: tuple(replace(part, file=part.file.relative_to(folder)) for part in parts)
+            for name, parts in written.items()
+        },
+        files=tuple(recorder.files),
+    )
+    write_text(folder / _READ, found.model_dump_json())
+
+
+def load_read(folder: Path) -> ReadRows | None:
+    """What `read_units` wrote; None unless all of it is there."""
+    try:
+        found = ReadRows.model_validate_json((folder / _READ).read_bytes())
+    except (OSError, ValueError):
+        return None
+    parts = [part for group in found.parts_in(folder).values() for part in group]
+    return found if all(part.file.is_file() for part in parts) else None
+
+
+def ingest(
+    rows: RowsToRead,
+    folder: Path,
+    *,
     threads: int,
     progress: Progress,
-    sensitive: Collection[str] = (),
-    lists: Mapping[str, ListSpec] | None = None,
-    extra_columns: Sequence[str] = (),
     block_bytes: int = BLOCK_BYTES,
+    join_read: JoinRead | None = None,
 ) -> IngestedRows:
     """Reads all rows once and writes `folder/{train,valid,test}/part-00000.arrow` and so on.
 
@@ -85,17 +311,12 @@ def ingest(
     there already is taken as it is, if it has these columns.
 
     Args:
-        data: How the files are read and divided.
-        source: The files, inspected.
-        column_types: The columns to keep.
+        rows: What is read.
         folder: Where the parts go; replaced as a whole.
-        seed: Seed of the random split.
         threads: Threads that parse and write.
         progress: Counts the bytes read.
-        sensitive: Columns whose values are kept out of messages and examples.
-        lists: Text columns that are lists, and how they are cut.
-        extra_columns: Carried along for metrics.
         block_bytes: Size of the blocks of text that are parsed at once; no result depends on it.
+        join_read: Gives what others have read; None: this process reads all rows.
 
     Raises:
         DataError: A file is damaged, a row is bad and none may be skipped, too many are, or a split
@@ -103,55 +324,32 @@ def ingest(
         RunFolderError: `folder` cannot be written.
     """
     started = time.monotonic()
-    source.require([name for name in column_types if name != data.label], "features")
-
-    def origin_now() -> str:
-        return fingerprint_of(
-            data, source, column_types, seed=seed, sensitive=sensitive, lists=lists
-        )
-
-    origin = origin_now()
-    carried = list(dict.fromkeys([*data.key_columns, *extra_columns]))
-    present = load_ingested(folder)
-    if present is not None and present.origin == origin and _has_columns(present, carried):
+    data, source = rows.data, rows.source
+    rows.require_columns()
+    origin = rows.origin
+    present = find_ingested(rows, folder)
+    if present is not None:
         return present
-    divided_by = [data.split.column] if data.split.column is not None else []
-    plan = plan_columns(
-        data,
-        column_types,
-        label_required=True,
-        carried=[*carried, *divided_by],
-        sensitive=sensitive,
-        lists=lists,
-        time=find_time_column(data, source.head, column_types)
-        if len(_shares_of(data, source).splits) > 1
-        else None,
-    )
-    plan = replace(plan, as_dictionaries=_taken_as_dictionaries(plan, divided_by))
     ledger = BadRowLedger(data.bad_rows, data.max_bad_fraction)
+    apart = {} if join_read is None else join_read(ledger)
     with (
         _whole_or_absent(folder) as temporary,
-        progress.task("read data", total=source.size_bytes, unit="bytes") as task,
+        nullcontext()
+        if apart
+        else progress.task("read data", total=source.size_bytes, unit="bytes") as task,
         ThreadPoolExecutor(threads, thread_name_prefix="ingest") as pool,
     ):
         try:
-            ingestion = _Ingestion(
-                data, source, plan, temporary, ledger, pool, task, seed, threads, block_bytes
-            )
-            weight = [data.weight] if data.weight is not None else []
-            parts, times = ingestion.run(kept=[*column_types, *carried, *weight])
+            parts, times = _Ingestion(
+                rows, temporary, apart, ledger, pool, task, threads, block_bytes
+            ).run()
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         bad_rows = ledger.close()
         _check_splits(parts, ledger)
-        if origin_now() != origin:
-            raise DataError(
-                "a data file changed while it was read",
-                place="data",
-                remedy="Let nothing write into data files meanwhile, and run again",
-            )
-        rows = IngestedRows(
+        rows.versions.require_same(source, "while it was read")
+        ingested = IngestedRows(
             splits={
                 split: SplitRows(
                     files=tuple(part.file for part in parts[split]),
@@ -167,137 +365,152 @@ def ingest(
             origin=origin,
             seconds=time.monotonic() - started,
         )
-        save_ingested(temporary, rows)
-    return moved(rows, temporary, folder)
+        save_ingested(temporary, ingested)
+    return moved(ingested, temporary, folder)
 
 
-def _has_columns(rows: IngestedRows, names: Sequence[str]) -> bool:
-    return set(names) <= set(column_names(rows.splits["train"].files))
+def find_ingested(rows: RowsToRead, folder: Path) -> IngestedRows | None:
+    """These rows, if a folder has all of them with all their columns; None if it does not."""
+    found = load_ingested(folder)
+    if found is None or found.origin != rows.origin:
+        return None
+    has_columns = set(rows.carried) <= set(column_names(found.splits["train"].files))
+    return found if has_columns else None
 
 
 @dataclass(frozen=True)
 class _Ingestion:
-    data: DataConfig
-    source: Source
-    plan: ReadingPlan
+    rows: RowsToRead
     folder: Path
+    apart: Mapping[str, Mapping[str, Sequence[Part]]]
     ledger: BadRowLedger
     pool: Executor
-    task: ProgressTask
-    seed: int
+    task: ProgressTask | None
     threads: int
     block_bytes: int
 
-    def run(
-        self, kept: Collection[str]
-    ) -> tuple[dict[str, list[Part]], dict[str, TimeRange | None]]:
-        """The parts of every split, and the times of those that are divided by time.
+    @property
+    def data(self) -> DataConfig:
+        return self.rows.data
 
-        Args:
-            kept: The columns to write beside the label.
-        """
-        dropped = [name for name in self.plan.types if name not in kept]
-        shares = _shares_of(self.data, self.source)
+    def run(self) -> tuple[dict[str, list[Part]], dict[str, TimeRange | None]]:
+        """The parts of every split, and the times of those that are divided by time."""
         parts: dict[str, list[Part]] = {}
         times: dict[str, TimeRange | None] = {}
-        for split in self.source.files:
-            tables = read_good_rows(
-                self.source,
-                self.source.units(split),
-                self.plan,
-                self.ledger,
-                self.pool,
-                max_ahead=self.threads + 1,
-                on_bytes=self.task.advance,
-                block_bytes=self.block_bytes,
-            )
-            own = shares if split == "train" else Shares(0.0, 0.0)
-            if own.splits == ("train",):
-                writer = self._writer(self.folder / split)
-                for table in tables:
-                    writer.add(table.drop_columns(dropped))
-                parts[split] = writer.finish()
-            elif self.data.split.by == "order":
-                writer = self._writer(self.folder / "all")
-                for table in tables:
-                    writer.add(table.drop_columns(dropped))
-                rows = writer.finish()
-                ranges = plan_order_ranges(sum(part.num_rows for part in rows), own)
+        for split in self.rows.source.files:
+            shares, by = self.rows.shares_of(split), self.rows.divided_by(split)
+            if by is None:
+                parts[split] = self._undivided(split, split)
+            elif by == "order":
+                rows = self._undivided(split, "all")
                 parts |= divide_parts(
                     rows,
-                    ranges,
+                    plan_order_ranges(sum(part.num_rows for part in rows), shares),
                     self.folder,
                     self.data.label,
                     self.pool,
                     weight=self.data.weight,
                 )
                 shutil.rmtree(self.folder / "all")
-            elif self.plan.time is not None:
-                divided, times = self._divide_by_time(tables, self.plan.time, own, dropped)
+            elif self.rows.plan.time is not None:
+                divided, times = self._divide_by_time(split, self.rows.plan.time, shares)
                 parts |= divided
+            elif by == "hash" and split in self.apart:
+                written = self.apart[split]
+                parts |= {name: self._taken(written[name], name) for name in shares.splits}
             else:
-                writers = {name: self._writer(self.folder / name) for name in own.splits}
+                writers = {name: self._writer(name) for name in shares.splits}
                 first_row = 0
-                for table in tables:
-                    if self.data.split.column is not None:
-                        places = hash_places(table.column(self.data.split.column))
-                    else:
-                        places = random_places(first_row, table.num_rows, self.seed)
-                    first_row += table.num_rows
-                    for name, chosen in divide(table.drop_columns(dropped), places, own):
+                for table in self._tables(split):
+                    for name, chosen in self.rows.divide(table, first_row):
                         writers[name].add(chosen)
+                    first_row += table.num_rows
                 parts |= {name: writer.finish() for name, writer in writers.items()}
         return {split: parts[split] for split in SPLITS if split in parts}, times
 
+    def _tables(self, split: str) -> Iterator[pa.Table]:
+        """The good rows of a split's files."""
+        if split in self.apart:
+            for batch in read_batches([part.file for part in self.apart[split][split]], None):
+                yield pa.Table.from_batches([batch])
+            return
+        self.ledger.end_file()
+        yield from read_good_rows(
+            self.rows.source,
+            self.rows.source.units(split),
+            self.rows.plan,
+            self.ledger,
+            self.pool,
+            max_ahead=self.threads + 1,
+            on_bytes=(lambda _: None) if self.task is None else self.task.advance,
+            block_bytes=self.block_bytes,
+        )
+
+    def _undivided(self, split: str, name: str) -> list[Part]:
+        """The parts of a split's files, in a folder of that name."""
+        if split in self.apart:
+            return self._taken(self.apart[split][split], name)
+        writer, dropped = self._writer(name), self.rows.dropped_at_once(split)
+        for table in self._tables(split):
+            writer.add(table.drop_columns(dropped))
+        return writer.finish()
+
+    def _taken(self, parts: Sequence[Part], name: str) -> list[Part]:
+        """Parts that another process wrote, in a folder of that name."""
+        (self.folder / name).mkdir()
+        taken = []
+        for number, part in enumerate(parts):
+            file = self.folder / name / part_name(number)
+            # Whoever repeats this after a kill needs all of them where they are.
+            link_or_copy(part.file, file)
+            taken.append(replace(part, file=file))
+        return taken
+
     def _divide_by_time(
-        self,
-        tables: Iterable[pa.Table],
-        time: TimeColumn,
-        shares: Shares,
-        dropped: Sequence[str],
+        self, split: str, time: TimeColumn, shares: Shares
     ) -> tuple[dict[str, list[Part]], dict[str, TimeRange | None]]:
         """Writes all rows and counts those of each time, then divides what was written.
 
         Rows of a split keep their order.
         """
-        writer, counts = self._writer(self.folder / "all"), TimeCounts()
-        for table in tables:
-            counts.add(_points_of(table.column(time.name), time))
-            writer.add(table.drop_columns([name for name in dropped if name != time.name]))
-        rows = writer.finish()
+        rows, counts = self._undivided(split, "all"), TimeCounts()
+        for batch in read_batches([part.file for part in rows], [time.name]):
+            counts.add(points_in_time(plain_batch(batch).column(0), time.format))
         points_D, counts_D = counts.totals()
         if len(points_D) < len(shares.splits):
             raise _too_few_times(len(points_D), shares, time.name)
         ranges = plan_time_ranges(counts_D, shares)
         borders = points_D[[first for first, _ in list(ranges.values())[1:]]]
-        writers = {split: self._writer(self.folder / split) for split in ranges}
+        writers = {name: self._writer(name) for name in ranges}
         for batch in read_batches([part.file for part in rows], None):
-            table = pa.Table.from_batches([plain_batch(batch)])
+            times_N = plain_batch(batch.select([time.name])).column(0)
             # A row of a border's time is of the later split.
-            places = np.searchsorted(
-                borders, _points_of(table.column(time.name), time), side="right"
-            )
-            table = table.drop_columns([name for name in dropped if name == time.name])
-            for place, split in enumerate(ranges):
+            places = np.searchsorted(borders, points_in_time(times_N, time.format), side="right")
+            kept = pa.Table.from_batches([batch]).drop_columns(self.rows.dropped)
+            for place, name in enumerate(ranges):
                 is_chosen = places == place
                 if is_chosen.any():
-                    writers[split].add(table.filter(pa.array(is_chosen)))
-        parts = {split: writer.finish() for split, writer in writers.items()}
+                    writers[name].add(kept.filter(pa.array(is_chosen)))
+        parts = {name: writer.finish() for name, writer in writers.items()}
         shutil.rmtree(self.folder / "all")
-        is_shown = time.name not in self.plan.sensitive
+        is_shown = time.name not in self.rows.plan.sensitive
         return parts, {
-            split: TimeRange(
+            name: TimeRange(
                 first=show_time(points_D[first], time.format),
                 last=show_time(points_D[after - 1], time.format),
             )
             if is_shown
             else None
-            for split, (first, after) in ranges.items()
+            for name, (first, after) in ranges.items()
         }
 
-    def _writer(self, folder: Path) -> PartsWriter:
+    def _writer(self, name: str) -> PartsWriter:
         return PartsWriter(
-            folder, self.data.label, self.pool, self.threads + 1, weight=self.data.weight
+            self.folder / name,
+            self.data.label,
+            self.pool,
+            self.threads + 1,
+            weight=self.data.weight,
         )
 
 
@@ -395,10 +608,12 @@ def check_division(rows: pa.Table, data: DataConfig, source: Source, *, seed: in
             is_inside = (points >= different[first]) & (points <= different[after - 1])
             divided[split] = labels[is_inside]
     else:
-        places = (
-            random_places(0, num_rows, seed) if column is None else hash_places(rows.column(column))
+        fractions = (
+            random_fractions(0, num_rows, seed)
+            if column is None
+            else hash_fractions(rows.column(column))
         )
-        tables = divide(pa.table({"label": labels}), places, shares)
+        tables = divide(pa.table({"label": labels}), fractions, shares)
         divided = {split: table.column(0).to_numpy() for split, table in tables}
     for split, chosen in divided.items():
         num_positive = int(np.count_nonzero(chosen))
@@ -424,7 +639,6 @@ def _too_few_times(num_times: int, shares: Shares, column: str) -> DataError:
 def _whole_or_absent(folder: Path) -> Iterator[Path]:
     """A temporary folder that replaces `folder` if the block ends well and vanishes if not."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    replaced = folder.with_name(f".{folder.name}.{os.getpid()}.old.tmp")
     with os_errors_explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
@@ -432,13 +646,9 @@ def _whole_or_absent(folder: Path) -> Iterator[Path]:
     try:
         with os_errors_explained(folder):
             yield temporary
-            if folder.exists():
-                folder.rename(replaced)
-            temporary.rename(folder)
-            sync_folder(folder.parent)
+            replace_folder(temporary, folder)
     finally:
-        for path in (temporary, replaced):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _remove_leftovers(folder: Path) -> None:

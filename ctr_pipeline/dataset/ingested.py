@@ -4,17 +4,20 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRows
-from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.versions import SourceVersions
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.durable import write_text
 from ctr_pipeline.features import ListSpec
 from ctr_pipeline.specs.columns import ColumnType
+
+if TYPE_CHECKING:
+    from ctr_pipeline.dataset.source import Source
 
 INGESTED_VERSION = 2
 _RECORD = "ingested.json"
@@ -94,35 +97,37 @@ class IngestedRows(BaseModel):
 
 def fingerprint_of(
     data: DataConfig,
-    source: Source,
+    source: "Source",
     column_types: Mapping[str, ColumnType],
     *,
     seed: int,
     sensitive: Collection[str],
-    lists: Mapping[str, ListSpec] | None = None,
+    lists: Mapping[str, ListSpec],
+    versions: SourceVersions,
 ) -> str:
     """Names what the ingested rows are read from; the seed only where rows are divided by it.
 
     Columns that are only carried are no part of it: a run may be asked for more of them later.
     Sensitive columns are part of it because examples of bad rows are kept without their values.
 
-    Raises:
-        DataError: A file is gone.
+    Args:
+        versions: Versions of the files.
     """
     # The files say where they are, however that was written. What is read is not sampled; what is
     # trained on is.
     without = {"train", "query", "valid", "test", "sample", "key_columns"}
+    without |= {key for key in ("weight", "key_value") if getattr(data, key) is None}
+    # Keys that are read are among the types.
+    exclude: dict[str, Any] = {"key_value": {"keys"}, **dict.fromkeys(without, True)}
     facts: dict[str, Any] = {
         "version": INGESTED_VERSION,
-        "data": data.model_dump(
-            mode="json", exclude=without if data.weight else without | {"weight"}
-        ),
+        "data": data.model_dump(mode="json", exclude=exclude),
         "format": [source.format_name, source.delimiter],
         "types": list(column_types.items()),
         "seed": seed if data.split.by == "random" else None,
         "sensitive": sorted(sensitive),
         "files": {
-            split: [source.opened[file].state() for file in files]
+            split: [versions.states[file] for file in files]
             for split, files in source.files.items()
         },
     }

@@ -7,13 +7,15 @@ and the same kind of values in each. With a header the columns may stand in anot
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.config.models import ConnectionConfig, DataConfig
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
 from ctr_pipeline.dataset.formats import FORMATS
+from ctr_pipeline.dataset.key_values import with_key_columns
 from ctr_pipeline.dataset.object_files import names_object
 from ctr_pipeline.dataset.paths import check_not_twice, paths_of, resolve_files
 from ctr_pipeline.dataset.source import Place, Source, SourceFormat
 from ctr_pipeline.errors import DataError
+from ctr_pipeline.specs.source_formats import is_query
 
 _FIRST_BYTES = 64
 
@@ -67,21 +69,30 @@ def inspect_paths(
         format
         for paths in groups.values()
         for path in paths_of(paths)
-        if (format := format_of_address(path)) is not None
+        if (format := format_of_address(path, data.connection)) is not None
     ]
     places: dict[str, tuple[Place, ...]] = {}
     for split, paths in groups.items():
         if found:
-            places[split] = _find_tables(found[0], paths_of(paths), keys[split])
+            places[split] = _find_tables(found[0], paths_of(paths), keys[split], data.connection)
         else:
             places[split] = resolve_files(paths, keys[split])
     format = found[0] if found else _format_of_files(data, places)
-    return format.inspect(data, places, seed=seed, may_lack_label=may_lack_label)
+    source = format.inspect(data, places, seed=seed, may_lack_label=may_lack_label)
+    return source if data.key_value is None else with_key_columns(source, data, data.key_value)
 
 
-def format_of_address(path: str) -> SourceFormat | None:
-    """The format whose table a path of the config names; None if it names files."""
-    return next((format for format in FORMATS if format.is_address(path)), None)
+def format_of_address(path: str, connection: ConnectionConfig | None = None) -> SourceFormat | None:
+    """The format whose table a path of the config names; None if it names files.
+
+    Args:
+        path: A path, an address or a SELECT.
+        connection: The database that executes SELECTs.
+    """
+    found = next((format for format in FORMATS if format.is_address(path)), None)
+    if connection is None or not is_query(path):
+        return found
+    return next((format for format in FORMATS if format.driver == connection.driver), found)
 
 
 def asks_elsewhere(paths: str | Sequence[str]) -> bool:
@@ -111,9 +122,11 @@ def local_files(path: str, key: str) -> tuple[Path, ...]:
     return tuple(file for file in resolve_files(path, key) if isinstance(file, Path))
 
 
-def _find_tables(format: SourceFormat, addresses: Sequence[str], key: str) -> tuple[Place, ...]:
+def _find_tables(
+    format: SourceFormat, addresses: Sequence[str], key: str, connection: ConnectionConfig | None
+) -> tuple[Place, ...]:
     for address in addresses:
-        if not format.is_address(address):
+        if format_of_address(address, connection) is not format:
             raise DataError(
                 f"'{address}' is no table of {format.name}, but other rows are in one",
                 place=key,

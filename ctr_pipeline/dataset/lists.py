@@ -93,7 +93,7 @@ def join_lists(array: Any, delimiter: str) -> tuple[pa.Array, npt.NDArray[np.int
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
     texts = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), delimiter)
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-    return texts, *_first_of_rows(parents, elements, pc.match_substring(elements, delimiter))
+    return texts, *first_of_rows(parents, elements, pc.match_substring(elements, delimiter))
 
 
 def find_list_faults(texts: pa.Array, cut: ListSpec) -> list[ListFault]:
@@ -125,7 +125,7 @@ def find_bad_vectors(texts: pa.Array, vector: VectorSpec) -> list[ListFault]:
     is_number = pc.match_substring_regex(elements, f"^({VECTOR_NUMBER})$")
     numbers = pc.if_else(is_number, elements, "inf").cast(pa.float64())
     parents = np.repeat(np.arange(len(texts)), np.maximum(lengths, 0))
-    bad = _first_of_rows(parents, elements, ~np.isfinite(np.asarray(numbers)))
+    bad = first_of_rows(parents, elements, ~np.isfinite(np.asarray(numbers)))
     return [
         ListFault(BadRowReason.WRONG_LENGTH, wrong, texts.take(pa.array(wrong)).to_pylist(), notes),
         ListFault(BadRowReason.NOT_A_VECTOR, *bad),
@@ -155,10 +155,10 @@ def find_bad_weights(
     numbers = pc.if_else(pc.and_(is_given, is_number), written, "1").cast(pa.float64())
     is_bad = np.asarray(pc.and_(is_given, pc.invert(is_number))) | np.isinf(np.asarray(numbers))
     parents = np.repeat(np.arange(len(texts)), lengths)
-    return _first_of_rows(parents, elements, is_bad)
+    return first_of_rows(parents, elements, is_bad)
 
 
-def _first_of_rows(
+def first_of_rows(
     parents: npt.NDArray[np.int64], elements: pa.Array, chosen: Any
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
     """The rows of chosen elements, ascending, and the first of them in each."""

@@ -54,19 +54,19 @@ class NearNumber:
         """For the decision about the column; tells no value of the data."""
         return f"numbers {self._what()} in {self._percent()} of its values"
 
-    def tell(self, column: str, *, is_sensitive: bool = False) -> str:
+    def describe(self, column: str, *, is_sensitive: bool = False) -> str:
         """A sentence with the remedy, and with an example unless values are never shown."""
-        told = f"'{column}' holds numbers {self._what()} in {self._percent()} of its values"
+        found = f"'{column}' holds numbers {self._what()} in {self._percent()} of its values"
         if self.words:
             quoted = ", ".join(f"'{word}'" for word in self.words)
-            return f"{told}: list {quoted} in data.missing_values, or it is read as text"
+            return f"{found}: list {quoted} in data.missing_values, or it is read as text"
         example = "" if is_sensitive else f" ('{self.example[:40]}')"
         remedy = (
             "list what means missing in data.missing_values, and mend the others"
             if self.what == _OTHERS
             else "write plain numbers, such as 1234.5"
         )
-        return f"{told}{example}, so it is read as text: {remedy}"
+        return f"{found}{example}, so it is read as text: {remedy}"
 
     def _what(self) -> str:
         quoted = [f"'{word}'" for word in self.words]

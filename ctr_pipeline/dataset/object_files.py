@@ -230,10 +230,11 @@ def _check_address(address: str, key: str) -> None:
         near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1, cutoff=0.6)
         known = ", ".join(f"{one}://" for one in SCHEMES)
         raise DataError(
-            f"'{scheme}://' is no scheme that is read; those are {known}, and file://, odps://, "
-            "duckdb:// and sqlite:// for files and tables",
+            f"'{scheme}://' is no scheme that is read; those are {known}, and file:// and odps://",
             place=key,
-            remedy=f"Did you mean '{near[0]}://'?" if near else "Write one of these, or a path",
+            remedy=f"Did you mean '{near[0]}://'?"
+            if near
+            else "Write one of these, a path, or a SELECT for a table of a database",
         )
     user = rest.partition("/")[0].rpartition("@")[0]
     # Names of parameters may be percent-encoded.

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.dictionaries import (
@@ -287,6 +288,29 @@ def count_values(
         return ColumnCounts(encoded.dictionary, num_rows, num_clicks)
     weighed = sum_indices(np.asarray(encoded.indices), is_click, weights, len(encoded.dictionary))
     return ColumnCounts(encoded.dictionary, num_rows, num_clicks, *weighed)
+
+
+def counts_in_parts(
+    files: Sequence[Path], column: str, label: str | None = None, weight: str | None = None
+) -> Iterator[ColumnCounts]:
+    """What each part says of a column.
+
+    Args:
+        files: Parts.
+        column: Neither label nor weight.
+        label: The label's name; None: no row counts as a click.
+        weight: The name of the column of weights; None without.
+
+    Raises:
+        DataError: A part is damaged.
+    """
+    names = [column, *(name for name in (label, weight) if name is not None)]
+    for batch in read_batches(files, names):
+        is_click = np.zeros(batch.num_rows, np.bool_)
+        if label is not None:
+            is_click = pc.fill_null(batch.column(label), -1).to_numpy() == 1
+        weights = None if weight is None else batch.column(weight).to_numpy()
+        yield count_values(batch, column, is_click, weights)
 
 
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.object_files import find_objects, names_object
 from ctr_pipeline.dataset.partitions import check_regular, find_partitioned_files, is_hidden
@@ -17,6 +18,12 @@ _Place = TypeVar("_Place", bound=Hashable)
 def paths_of(paths: str | Sequence[str]) -> tuple[str, ...]:
     """One path or several, as several."""
     return (paths,) if isinstance(paths, str) else tuple(paths)
+
+
+def paths_of_splits(data: DataConfig) -> tuple[str, ...]:
+    """All paths and addresses of the rows that a config trains, validates and tests on."""
+    given = (data.training_rows, data.valid, data.test)
+    return tuple(path for paths in given if paths is not None for path in paths_of(paths))
 
 
 def resolve_files(paths: str | Sequence[str], key: str) -> tuple[DataFile, ...]:

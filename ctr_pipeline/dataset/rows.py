@@ -1,11 +1,11 @@
 """All good rows of a source, in order, parsed by several threads, in bounded memory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.bad_rows import BadRowLedger, FileRows, RowCounter
 from ctr_pipeline.dataset.columns import ParsedBlock, ReadingPlan
 from ctr_pipeline.dataset.source import Block, Place, Source, Unit
 from ctr_pipeline.ordered_map import map_in_order
@@ -19,43 +19,44 @@ def read_good_rows(
     source: Source,
     units: Sequence[Unit],
     plan: ReadingPlan,
-    ledger: BadRowLedger,
+    counter: RowCounter,
     pool: Executor,
     *,
     max_ahead: int,
     on_bytes: Callable[[int], None] = lambda _: None,
     block_bytes: int = BLOCK_BYTES,
-) -> Iterator[pa.Table]:
-    """The good rows of `units`, in tables of one block each; bad ones go to the ledger.
+) -> Generator[pa.Table, None, None]:
+    """The good rows of `units`, in tables of one block each.
 
     Args:
         source: What the units are of.
         units: In this order. Rows of a file are numbered from the first unit of it on.
         plan: What to read.
-        ledger: Counts bad rows.
+        counter: Told of all rows, such as a `BadRowLedger`.
         pool: Parses.
         max_ahead: Blocks parsed ahead of the one that is given out.
         on_bytes: Told how many more bytes of the files are done.
         block_bytes: Size of a block of text or of RecordIO.
 
     Raises:
-        DataError: A file is damaged, or the ledger refuses a bad row.
+        DataError: A file is damaged, or the counter refuses a bad row.
     """
-    lines = _LineCounter()
+    path: Place | None = None
+    position = 0
 
     def parse(block: Block) -> tuple[Block, ParsedBlock]:
         return block, block.parse(plan)
 
     blocks = (block for unit in units for block in source.read(unit, plan, block_bytes))
     for block, parsed in map_in_order(pool, parse, blocks, ahead=max_ahead):
-        before, num_bytes = lines.enter(block, parsed.num_lines)
-        ledger.enter(
-            block.path,
-            parsed.table.num_rows,
-            parsed.counts,
-            [(fault, before + row) for fault, row in parsed.faults],
+        num_good = parsed.table.num_rows
+        counter.enter(
+            FileRows(block.path, parsed.num_lines, num_good, parsed.counts, parsed.faults)
         )
-        on_bytes(num_bytes)
+        if block.path != path:
+            path, position = block.path, 0
+        on_bytes(block.position_bytes - position)
+        position = block.position_bytes
         yield parsed.table
 
 
@@ -77,21 +78,3 @@ def read_texts(
         yield from read_good_rows(
             source, units, plan, ledger, pool, max_ahead=threads, on_bytes=on_bytes
         )
-
-
-class _LineCounter:
-    """Lines and bytes of the current file before the next block."""
-
-    def __init__(self) -> None:
-        self._path: Place | None = None
-        self._lines = 0
-        self._bytes = 0
-
-    def enter(self, block: Block, num_lines: int) -> tuple[int, int]:
-        """Lines before the block, and how many bytes of the file it took."""
-        if block.path != self._path:
-            self._path, self._lines, self._bytes = block.path, 0, 0
-        before, num_bytes = self._lines, block.position_bytes - self._bytes
-        self._lines += num_lines
-        self._bytes = block.position_bytes
-        return before, num_bytes

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.order import mix
-from ctr_pipeline.dataset.splits import random_places
+from ctr_pipeline.dataset.splits import random_fractions
 
 # Keeps these draws apart from those of the random split, which have the same seed.
 _PURPOSE = 0x6E656761746976
@@ -45,7 +45,7 @@ class NegativeSampling(BaseModel):
             first_row: Number of the first row in the training split, from 0.
             is_positive: bool [N], whether the label is 1.
         """
-        places = random_places(first_row, len(is_positive), mix(self.seed, _PURPOSE))
+        places = random_fractions(first_row, len(is_positive), mix(self.seed, _PURPOSE))
         return is_positive | (places < self.negatives)
 
     def expected_rows(self, num_rows: int, num_positive: int) -> int:

@@ -185,6 +185,7 @@ class SourceFormat(ABC):
         magic: The first bytes of every file; empty if files have no mark.
         rows_have_order: Whether rows can be divided by their order.
         is_remote: Whether a look at the data asks a service.
+        driver: The `data.connection.driver` whose queries it has executed; empty: none.
     """
 
     name: ClassVar[str]
@@ -192,6 +193,7 @@ class SourceFormat(ABC):
     magic: ClassVar[bytes] = b""
     rows_have_order: ClassVar[bool] = True
     is_remote: ClassVar[bool] = False
+    driver: ClassVar[str] = ""
 
     def __init__(self, keys: tuple[str, ...] = ()) -> None:
         self.keys = keys
@@ -211,6 +213,10 @@ class SourceFormat(ABC):
             DataError: It names none.
         """
         raise NotImplementedError(f"{self.name} has no addresses")
+
+    def title_of(self, address: str) -> str:
+        """What rows of a table of `find` are called."""
+        return address.partition("://")[2]
 
     def local_files(self, place: Place) -> tuple[Path, ...]:
         """The files on this machine that a table of `find` is kept in."""
@@ -275,7 +281,7 @@ class Source:
     Attributes:
         files: Files by split that has paths of its own: `train`, and `valid` and `test` if given.
         format: What inspected them.
-        format_name: csv, tsv, parquet or recordio; table of MaxCompute, database of a database
+        format_name: csv, tsv, parquet or recordio; table of MaxCompute
             file.
         column_names: All columns, in the order of the first file.
         inferred_types: Types of columns that fit a feature; others (lists, timestamps) are absent.
@@ -293,6 +299,9 @@ class Source:
         floats: Columns of floats, which have no unique text; of delimited text those whose first
             numbers are written with a point, as `7.0`.
         may_lack_columns: Whether files may lack a column of which all values are missing.
+        finds_keys: Whether columns are keys that were found in the first rows; later rows may have
+            more of them.
+        notes: What to know about the rows, a sentence each.
     """
 
     files: Mapping[str, tuple[Place, ...]]
@@ -311,6 +320,8 @@ class Source:
     head_is_all: bool = False
     floats: frozenset[str] = frozenset()
     may_lack_columns: bool = False
+    finds_keys: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def is_delimited(self) -> bool:
@@ -390,6 +401,9 @@ class Source:
             )
         else:
             remedy = "Name one of the columns"
+        if self.finds_keys:
+            remedy += "; if it is a key that the first rows lack, list all keys in "
+            remedy += "data.key_value.keys"
         first = next(iter(self.opened))
         return DataError(
             f"no column '{name}', which {key} names; there are {shown}{dots}",

@@ -79,17 +79,17 @@ def plan_time_ranges(counts: npt.NDArray[np.int64], shares: Shares) -> dict[str,
     return ranges
 
 
-def random_places(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np.float64]:
+def random_fractions(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np.float64]:
     """Uniform in [0, 1) for each row number from `first_row` on, a pure function of it and `seed`.
 
     SplitMix64 (Steele, Lea, Flood 2014), whose state at any step can be computed directly.
     """
     start = int(mix(np.array([seed & _WORD], dtype=np.uint64))[0])
     rows = np.arange(first_row, first_row + num_rows, dtype=np.uint64)
-    return _as_places(mix(np.uint64(start) + (rows + np.uint64(1)) * GOLDEN))
+    return _as_fractions(mix(np.uint64(start) + (rows + np.uint64(1)) * GOLDEN))
 
 
-def hash_places(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+def hash_fractions(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Uniform in [0, 1) for each value of a text or float64 column, equal for equal values.
 
     SipHash of the UTF-8 bytes, of numbers of their shortest decimal form.
@@ -106,23 +106,23 @@ def hash_places(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     if not len(objects):
         return np.empty(0, dtype=np.float64)
     hashes = pd.util.hash_array(objects, encoding="utf8", hash_key=_HASH_KEY, categorize=False)
-    places = _as_places(mix(hashes))
-    return np.take(places, np.asarray(encoded.indices))
+    fractions = _as_fractions(mix(hashes))
+    return np.take(fractions, np.asarray(encoded.indices))
 
 
 def divide(
-    table: pa.Table, places: npt.NDArray[np.float64], shares: Shares
+    table: pa.Table, fractions: npt.NDArray[np.float64], shares: Shares
 ) -> Iterator[tuple[str, pa.Table]]:
     """The rows of each split, in their order."""
     train_end, valid_end = 1.0 - shares.valid - shares.test, 1.0 - shares.test
     masks: Mapping[str, npt.NDArray[np.bool_]] = {
-        "train": places < train_end,
-        "valid": (places >= train_end) & (places < valid_end),
-        "test": places >= valid_end,
+        "train": fractions < train_end,
+        "valid": (fractions >= train_end) & (fractions < valid_end),
+        "test": fractions >= valid_end,
     }
     for split in shares.splits:
         yield split, table.filter(pa.array(masks[split]))
 
 
-def _as_places(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+def _as_fractions(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53

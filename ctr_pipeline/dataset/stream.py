@@ -15,6 +15,15 @@ from ctr_pipeline.features import ListSpec
 from ctr_pipeline.specs.columns import ColumnType
 
 
+def inspect_new(data: DataConfig, paths: str | Sequence[str], *, label_required: bool) -> Source:
+    """Files that a command names, which lack the label if it is not required.
+
+    Raises:
+        DataError: As `inspect_source`.
+    """
+    return inspect_paths(data, {"new": paths}, {"new": "--data"}, may_lack_label=not label_required)
+
+
 def stream_rows(
     data: DataConfig,
     paths: str | Sequence[str],
@@ -28,6 +37,7 @@ def stream_rows(
     lists: Mapping[str, ListSpec] | None = None,
     ledger: BadRowLedger | None = None,
     threads: int = 2,
+    source: Source | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The good rows of new files, in order, read by the rules of `data` as ingestion reads them.
 
@@ -47,13 +57,12 @@ def stream_rows(
         lists: Text columns that are lists, and how they are cut.
         ledger: Counts bad rows, for the caller to look at after the last batch.
         threads: Threads that parse.
+        source: What `inspect_new` found; None: the files are looked at.
 
     Raises:
         DataError: As `inspect_source` and `ingest` do.
     """
-    source = inspect_paths(
-        data, {"new": paths}, {"new": "--data"}, may_lack_label=not label_required
-    )
+    source = source or inspect_new(data, paths, label_required=label_required)
     ledger = ledger or BadRowLedger(data.bad_rows, data.max_bad_fraction)
     plan = plan_columns(
         data,

@@ -17,7 +17,13 @@ from typing import IO
 from ctr_pipeline.embeddings.log_chain import cut_of
 from ctr_pipeline.errors import CheckpointError, StorageError
 from ctr_pipeline.storage.opening import open_storage
-from ctr_pipeline.storage.protocol import ObjectExistsError, ObjectMissingError, Storage
+from ctr_pipeline.storage.protocol import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectTruncatedError,
+    Storage,
+)
 
 MARKER = "checkpoints-of.json"
 _MANIFEST = re.compile(r"cut-\d{6,}\.json")
@@ -171,6 +177,9 @@ class CutStorage:
                 raise self._away() from error
             remedy = "Use an earlier checkpoint"
             raise CheckpointError(absent, place=place, remedy=remedy) from error
+        except (ObjectChangedError, ObjectTruncatedError) as error:
+            remedy = "Use an earlier checkpoint"
+            raise CheckpointError(error.message, place=place, remedy=remedy) from error
         except OSError as error:
             reason = error.strerror or error
             raise StorageError(f"cannot be read ({reason})", place=place) from error

@@ -105,7 +105,7 @@ def collect_records(
     begin: int,
     end: int,
     most_rows: int,
-    slot_of_partition: Int32Array,
+    buffer_of_partition: Int32Array,
     sizes_P: Int64Array,
     keys_PB: Int64Array,
     headers_2PB: Int32Array,
@@ -120,7 +120,7 @@ def collect_records(
         The row to go on from: short of `end` if its partition is full or `most_rows` were copied,
         and -1 - row if its partition is not one of those written.
     """
-    num_partitions = np.uint64(slot_of_partition.shape[0])
+    num_partitions = np.uint64(buffer_of_partition.shape[0])
     width = np.uint64(values_PBW.shape[2])
     num_slots = np.uint64(slots_PBS.shape[2])
     num_copied = 0
@@ -131,10 +131,10 @@ def collect_records(
             continue
         if num_copied == most_rows:
             return i
-        slot = slot_of_partition[_partition(keys_N[row], num_partitions)]
-        if slot < 0:
+        buffer = buffer_of_partition[_partition(keys_N[row], num_partitions)]
+        if buffer < 0:
             return -1 - i
-        column = np.uint64(slot)
+        column = np.uint64(buffer)
         if sizes_P[column] == keys_PB.shape[1]:
             return i
         place = np.uint64(sizes_P[column])

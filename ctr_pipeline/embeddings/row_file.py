@@ -1,6 +1,6 @@
 """Saving and loading the rows of a store, bit for bit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -37,9 +37,27 @@ def _describe_table(table: TableSpec, layout: RowLayout) -> dict[str, Any]:
 
 def save_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any]) -> None:
     """Writes keys and whole records in order of creation."""
-    writer = ArrayFileWriter(file, _MAGIC, {**expected, "num_rows": rows.num_rows})
-    writer.write_array(rows.keys_N[: rows.num_rows])
-    writer.write_array(rows.records_NR[: rows.num_rows])
+    num_rows = rows.num_rows
+    save_blocks(file, num_rows, [rows.keys_N[:num_rows]], [rows.records_NR[:num_rows]], expected)
+
+
+def save_blocks(
+    file: IO[bytes],
+    num_rows: int,
+    keys: Iterable[Int64Array],
+    records: Iterable[Float32Array],
+    expected: dict[str, Any],
+) -> None:
+    """As `save_rows`, of rows that come in blocks.
+
+    Args:
+        keys: Of all rows.
+        records: Of all rows, in the order of their keys; asked for after all keys.
+    """
+    writer = ArrayFileWriter(file, _MAGIC, {**expected, "num_rows": num_rows})
+    for blocks in (keys, records):
+        for block in blocks:
+            writer.write_array(block)
     writer.finish()
 
 
@@ -65,14 +83,26 @@ def load_rows(file: IO[bytes], rows: RowStorage, expected: dict[str, Any], place
 def read_values(
     file: IO[bytes], keys_file: IO[bytes], layout: RowLayout, expected: dict[str, Any], place: str
 ) -> Iterator[tuple[Int64Array, Float32Array]]:
-    """Keys and values of the rows of a file, in order of creation and in bounded memory.
+    """Keys and values of the rows of a file, as `read_records`.
+
+    Yields:
+        int64 [n] and float32 [n, W], which is overwritten by the next.
+    """
+    for keys, records in read_records(file, keys_file, layout, expected, place):
+        yield keys, records[:, HEADER_WORDS : HEADER_WORDS + layout.width]
+
+
+def read_records(
+    file: IO[bytes], keys_file: IO[bytes], layout: RowLayout, expected: dict[str, Any], place: str
+) -> Iterator[tuple[Int64Array, Float32Array]]:
+    """Keys and records of the rows of a file, in order of creation and in bounded memory.
 
     Args:
         keys_file: The file, opened once more: all keys stand before all records, so it is read at
             two places at once.
 
     Yields:
-        int64 [n] and float32 [n, W], which is overwritten by the next.
+        int64 [n] and float32 [n, R], which is overwritten by the next.
 
     Raises:
         CheckpointError: The file is damaged, which may be found at its end; or its rows are of
@@ -84,10 +114,7 @@ def read_values(
     for first in range(0, num_rows, BLOCK_ROWS):
         count = min(BLOCK_ROWS, num_rows - first)
         reader.read_array(records[:count])
-        yield (
-            np.frombuffer(keys_file.read(8 * count), np.int64),
-            records[:count, HEADER_WORDS : HEADER_WORDS + layout.width],
-        )
+        yield np.frombuffer(keys_file.read(8 * count), np.int64), records[:count]
     reader.finish()
 
 

@@ -93,8 +93,8 @@ class RowLogWriter:
         fitting = buffer_bytes // (row_bytes * max(len(self._partitions), 1))
         size = min(max(fitting, _LEAST_BUFFER_ROWS), _MOST_BUFFER_ROWS)
         shape = (len(self._partitions), size)
-        self._slot_of_partition: Int32Array = np.full(num_partitions, -1, np.int32)
-        self._slot_of_partition[list(self._partitions)] = np.arange(shape[0], dtype=np.int32)
+        self._buffer_of_partition: Int32Array = np.full(num_partitions, -1, np.int32)
+        self._buffer_of_partition[list(self._partitions)] = np.arange(shape[0], dtype=np.int32)
         self._sizes_P: Int64Array = np.zeros(shape[0], np.int64)
         self._keys_PB: Int64Array = np.empty(shape, np.int64)
         self._headers_2PB: Int32Array = np.empty((HEADER_WORDS, *shape), np.int32)
@@ -108,7 +108,7 @@ class RowLogWriter:
 
     def _columns(self) -> tuple[Any, ...]:
         return (
-            self._slot_of_partition,
+            self._buffer_of_partition,
             self._sizes_P,
             self._keys_PB,
             self._headers_2PB,
@@ -165,7 +165,7 @@ class RowLogWriter:
 
     def put_deleted(self, keys: Int64Array) -> None:
         """Writes tombstones: these keys have no row from this cut on."""
-        partitions = partitions_of(keys, len(self._slot_of_partition))
+        partitions = partitions_of(keys, len(self._buffer_of_partition))
         order = np.argsort(partitions, kind="stable")
         ends = np.cumsum(np.bincount(partitions)).tolist()
         for partition, (first, end) in enumerate(pairwise([0, *ends])):
@@ -186,21 +186,21 @@ class RowLogWriter:
     def flush(self) -> None:
         """Writes the fullest buffers; at most a few, so that this takes milliseconds."""
         least = self._keys_PB.shape[1] // 2
-        for slot in np.argsort(self._sizes_P)[-_BUFFERS_AT_A_TIME:].tolist():
-            if self._sizes_P[slot] > least:
-                self._flush_buffer(slot)
+        for buffer in np.argsort(self._sizes_P)[-_BUFFERS_AT_A_TIME:].tolist():
+            if self._sizes_P[buffer] > least:
+                self._flush_buffer(buffer)
 
-    def _flush_buffer(self, slot: int) -> None:
-        num_rows = int(self._sizes_P[slot])
-        require_finite(self._values_PBW[slot, :num_rows], self._slots_PBS[slot, :num_rows])
-        self._file(self._partitions[slot]).write(
-            self._keys_PB[slot, :num_rows],
-            self._headers_2PB[:, slot, :num_rows],
-            self._values_PBW[slot, :num_rows],
-            self._slots_PBS[slot, :num_rows],
+    def _flush_buffer(self, buffer: int) -> None:
+        num_rows = int(self._sizes_P[buffer])
+        require_finite(self._values_PBW[buffer, :num_rows], self._slots_PBS[buffer, :num_rows])
+        self._file(self._partitions[buffer]).write(
+            self._keys_PB[buffer, :num_rows],
+            self._headers_2PB[:, buffer, :num_rows],
+            self._values_PBW[buffer, :num_rows],
+            self._slots_PBS[buffer, :num_rows],
             deleted=False,
         )
-        self._sizes_P[slot] = 0
+        self._sizes_P[buffer] = 0
 
     def _file(self, partition: int) -> "_PartitionFile":
         if partition not in self._files:
@@ -232,8 +232,8 @@ class RowLogWriter:
             RunFolderError: The disk is full or the folder cannot be written.
         """
         try:
-            for slot in np.flatnonzero(self._sizes_P).tolist():
-                self._flush_buffer(slot)
+            for buffer in np.flatnonzero(self._sizes_P).tolist():
+                self._flush_buffer(buffer)
             if self._kind == "base":
                 for partition in self._partitions:
                     self._file(partition)

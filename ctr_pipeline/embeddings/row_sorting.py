@@ -10,7 +10,7 @@ Axes: B rows of a run, W values of a row. A row of a run has a word more than W:
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -47,6 +47,7 @@ class SortedRows:
     Attributes:
         num_rows: How many.
         width: Values of a row, W.
+        index: Some of the keys, at equal distances; none before `finish`.
     """
 
     def __init__(self, folder: Path, width: int, *, most_rows: int) -> None:
@@ -56,7 +57,7 @@ class SortedRows:
         self._values = _temporary_file(folder)
         self._stride = max(_LEAST_STRIDE, -(-most_rows // MOST_INDEXED))
         self._index_parts: list[Int64Array] = []
-        self._index: Int64Array = np.empty(0, np.int64)
+        self.index: Int64Array = np.empty(0, np.int64)
 
     def append(self, block: RowBlock) -> None:
         """Adds rows whose keys are above all before."""
@@ -69,7 +70,7 @@ class SortedRows:
         """No more rows come; from now on they can be read."""
         self._keys.flush()
         self._values.flush()
-        self._index = np.concatenate([self._index, *self._index_parts])
+        self.index = np.concatenate([self.index, *self._index_parts])
         self._index_parts = []
 
     def iterate_rows(self, block_rows: int) -> Iterator[RowBlock]:
@@ -101,7 +102,7 @@ class SortedRows:
     def _places_of(self, keys: Int64Array) -> Int64Array:
         """Where ascending keys stand, int64; -1 for a key without a row."""
         places = np.full(len(keys), -1, np.int64)
-        blocks = np.searchsorted(self._index, keys, side="right") - 1
+        blocks = np.searchsorted(self.index, keys, side="right") - 1
         before_all = int(np.searchsorted(blocks, 0))
         gap = max(1, _GAP_BYTES // (_KEY_BYTES * self._stride))
         for begin, end in _spans(blocks[before_all:], gap):
@@ -146,9 +147,17 @@ class RowSorter:
         folder: On whose disk they are sorted.
         width: Values of a row, W.
         run_bytes: Memory of a run.
+        open_file: Opens a file without a name in the folder.
     """
 
-    def __init__(self, folder: Path, width: int, *, run_bytes: int = _RUN_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        width: int,
+        *,
+        run_bytes: int = _RUN_BYTES,
+        open_file: Callable[[Path], IO[bytes]] | None = None,
+    ) -> None:
         self._folder = folder
         self._width = width
         row_bytes = _KEY_BYTES + 4 * (1 + width)
@@ -157,7 +166,7 @@ class RowSorter:
         self._hold(size)
         self._runs: list[tuple[int, int]] = []
         with os_errors_explained(folder):
-            self._file = _temporary_file(folder)
+            self._file = (open_file or _temporary_file)(folder)
 
     def _hold(self, size: int) -> None:
         """Makes room for the rows of a run."""

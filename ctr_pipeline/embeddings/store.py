@@ -30,6 +30,7 @@ from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
+from ctr_pipeline.kernels.compilation import read_only
 from ctr_pipeline.kernels.ranges import RangeRunner
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import ID_BITS, MAX_TABLES, TableSpec
@@ -254,8 +255,8 @@ class EmbeddingStore:
                 rows_U,
                 prepared.offsets,
                 prepared.occurrences,
-                leading_PA,
-                trailing_PB,
+                read_only(leading_PA),
+                read_only(trailing_PB),
                 self.layout.groups_T,
                 self.layout.plan_GSP,
                 constants_GSC,
@@ -328,7 +329,7 @@ class EmbeddingStore:
                 keys_U,
                 rows_U,
                 num_occurrences_U,
-                sums_UW,
+                read_only(sums_UW),
                 self.layout.groups_T,
                 self.layout.plan_GSP,
                 constants_GSC,

@@ -138,6 +138,7 @@ def open_row_log(
     num_partitions: int,
     trained_by: int,
     workspace: Path,
+    most_held: int = _MOST_HELD,
 ) -> StoredRows:
     """The rows of all partitions at a cut.
 
@@ -147,6 +148,7 @@ def open_row_log(
         chains: Files of each partition, base first.
         trained_by: Servers that held a share of the rows each.
         workspace: Folder on whose disk they are sorted.
+        most_held: Rows in memory at once; those of one batch in any case.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make.
@@ -155,7 +157,8 @@ def open_row_log(
     with RowSorter(workspace, store.width) as sorter:
         for rows in read_log(store, storage, chains, num_partitions=num_partitions):
             sorter.add(rows.keys, rows.values_NW, age=rows.age, deleted_N=rows.deleted_N)
-        return StoredRows(store, _finished(sorter, storage.address), trained_by=trained_by)
+        found = _finished(sorter, storage.address)
+        return StoredRows(store, found, trained_by=trained_by, most_held=most_held)
 
 
 def _finished(sorter: RowSorter, place: str) -> SortedRows:

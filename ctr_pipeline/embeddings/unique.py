@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr_pipeline.embeddings.arrays import IdArray, Int32Array, Int64Array
-from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel, read_only
 from ctr_pipeline.specs.table import ID_BITS, TableSpec
 from ctr_pipeline.splitmix import GOLDEN
 
@@ -195,12 +195,12 @@ def sorted_distinct(keys: Int64Array) -> Int64Array:
 class _Scratch:
     """The working memory of one call; kept for the next."""
 
-    def __init__(self, num_rows: int, fields_a_table: int) -> None:
+    def __init__(self, num_rows: int, fields_a_table: int, stamp: int) -> None:
         num_slots = 16
         while num_slots < 2 * num_rows * fields_a_table:
             num_slots *= 2
         self.num_rows = num_rows
-        self.stamp = 0
+        self.stamp = stamp
         self.ids = np.empty(num_slots, np.int64)
         self.marks = np.zeros(num_slots, np.int64)
         self.column_uniques = np.empty((fields_a_table, num_rows), np.int32)
@@ -217,10 +217,14 @@ class BatchPreparer:
     Args:
         tables: The tables.
         field_tables: Index into `tables` of each field; fields may share a table.
+        first_stamp: Stamp of the first batch; batches count on and start over before it overflows.
     """
 
-    def __init__(self, tables: Sequence[TableSpec], field_tables: Sequence[int]) -> None:
+    def __init__(
+        self, tables: Sequence[TableSpec], field_tables: Sequence[int], *, first_stamp: int = 0
+    ) -> None:
         self._tables = tuple(tables)
+        self._first_stamp = first_stamp
         by_table = np.argsort(np.asarray(field_tables, np.int64), kind="stable")
         self._fields = by_table.astype(np.int64)
         self._sorted_tables = np.asarray(field_tables, np.int64)[by_table]
@@ -246,9 +250,9 @@ class BatchPreparer:
         try:
             scratch = self._idle.pop()
         except IndexError:
-            scratch = _Scratch(num_rows, self._fields_a_table)
+            scratch = _Scratch(num_rows, self._fields_a_table, self._first_stamp)
         if scratch.num_rows < num_rows:
-            scratch = _Scratch(num_rows, self._fields_a_table)
+            scratch = _Scratch(num_rows, self._fields_a_table, self._first_stamp)
         if scratch.stamp + len(self._tables) >= _MAX_STAMP:
             scratch.marks[:] = 0
             scratch.stamp = 0
@@ -259,7 +263,7 @@ class BatchPreparer:
         offsets = np.empty(num_places + 1, np.int32)
         occurrences = np.empty(num_places, np.int32)
         num_unique = _make_unique(
-            np.ascontiguousarray(ids_BF),
+            read_only(np.ascontiguousarray(ids_BF)),
             num_valid,
             self._fields,
             self._sorted_tables,

@@ -1,12 +1,10 @@
 """Metrics of the rows of each value of a column, and the AUC within groups."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.evaluation.auc import auc_interval, exact_auc, run_starts
@@ -18,6 +16,9 @@ from ctr_pipeline.evaluation.checks import (
 )
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits, mean_of, probabilities_of
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 NUM_SHOWN = 20
 """Values that are measured each by itself; the rows of all others are measured together."""
 
@@ -27,7 +28,7 @@ _WIDEST_CERTAIN = 0.1
 """Of the interval of an AUC; wider, or with fewer rows of a class, a group has few rows."""
 
 
-Groups: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
+Groups: TypeAlias = "pa.Array | pa.ChunkedArray | npt.NDArray[Any]"
 """One group value per row; NULL (Arrow), None or NaN (NumPy) is no group."""
 
 
@@ -186,8 +187,12 @@ def group_auc(
     )
 
 
-def group_codes(groups: Groups) -> tuple[npt.NDArray[np.int64], pa.Array]:
+def group_codes(groups: Groups) -> "tuple[npt.NDArray[np.int64], pa.Array]":
     """One integer per row, -1 where the value is missing; and the value of each integer."""
+    # Reports read what was measured and do without Arrow.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     column = (
         groups
         if isinstance(groups, pa.Array | pa.ChunkedArray)

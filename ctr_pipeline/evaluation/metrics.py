@@ -98,7 +98,7 @@ def evaluate_predictions(
     logits: npt.NDArray[Any],
     *,
     weights: npt.NDArray[Any] | None = None,
-    groups: Groups | None = None,
+    groups: "Groups | None" = None,
     by: Mapping[str, Groups] | None = None,
     bins: int = 20,
     baseline_rate: float | None = None,

@@ -85,10 +85,15 @@ def main(export: str, request_file: str, response_file: str) -> None:
     np.savez(response_file, allow_pickle=False, **results)
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Scores what a line of standard input names, and nothing if the input ends without one."""
     line = sys.stdin.readline()
     if line:
         main(*json.loads(line))
-        sys.stderr.flush()
-        # Nothing waits to be written: Python would take a second to take modules apart.
-        os._exit(0)
+
+
+if __name__ == "__main__":
+    run()
+    sys.stderr.flush()
+    # Nothing waits to be written: Python would take a second to take modules apart.
+    os._exit(0)

@@ -23,7 +23,7 @@ from ctr_pipeline.export.rows import gather_blocks
 from ctr_pipeline.export.serving_module import RawPreprocessing, RawType, ServingModule
 from ctr_pipeline.export.warmup import write_warmup_requests
 from ctr_pipeline.training.ensemble import EnsembleModel
-from ctr_pipeline.training.slots import Slots
+from ctr_pipeline.training.sequence_pooling import SequencePooling
 
 _WARMUP_ROWS = 8
 
@@ -59,8 +59,8 @@ def export_servable(
     width: int,
     version_folder: Path,
     info: ModelCardInfo,
-    slot_tables: Sequence[int] | None = None,
-    slots: Slots | None = None,
+    position_tables: Sequence[int] | None = None,
+    sequence_pooling: SequencePooling | None = None,
 ) -> ExportedModel:
     """Writes the model beside its version folder, ready to be proved and published.
 
@@ -77,8 +77,8 @@ def export_servable(
         width: Values of a row: the linear weight and the embedding.
         version_folder: `…/export/<version>`; left as it is until `publish_export`.
         info: For the model card.
-        slot_tables: Table of each column of ids; None if column f is of table f.
-        slots: How columns of ids become fields; None if they are fields.
+        position_tables: Table of each column of ids; None if column f is of table f.
+        sequence_pooling: How columns of ids become fields; None if they are fields.
 
     Raises:
         ExportError: TensorFlow cannot write the model.
@@ -94,8 +94,8 @@ def export_servable(
         column_types=column_types,
         input_names=input_names,
         missing_values=info.missing_values,
-        slot_tables=slot_tables,
-        slots=slots,
+        position_tables=position_tables,
+        sequence_pooling=sequence_pooling,
     )
     exported = ExportedModel(
         folder,

@@ -13,7 +13,7 @@ from ctr_pipeline.export.number_text import parse_numbers
 from ctr_pipeline.export.rows import FIELD_SHIFT, SENTINEL_KEY
 from ctr_pipeline.training.compiled import model_inputs
 from ctr_pipeline.training.ensemble import EnsembleModel
-from ctr_pipeline.training.slots import Slots
+from ctr_pipeline.training.sequence_pooling import SequencePooling
 
 RawType = Literal["string", "double"]
 
@@ -25,7 +25,7 @@ class RawPreprocessing(Protocol):
         """Takes string and float64 tensors [B] by column.
 
         Returns:
-            Ids, int64 [B, F], and numbers, float32 [B, N]; with slots, those of slots, and
+            Ids, int64 [B, F], and numbers, float32 [B, N]; with sequences, of positions, and
             coefficients after the numbers.
         """
 
@@ -40,8 +40,8 @@ class ServingModule(tf.Module):
         column_types: Every raw column and its type.
         input_names: Every raw column and its input's name.
         missing_values: Texts that mean "missing" beside the empty one.
-        slot_tables: Table of each column of ids; None if column f is of table f.
-        slots: How these columns become fields; None if they are fields.
+        position_tables: Table of each column of ids; None if column f is of table f.
+        sequence_pooling: How these columns become fields; None if they are fields.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class ServingModule(tf.Module):
         column_types: Mapping[str, RawType],
         input_names: Mapping[str, str],
         missing_values: Sequence[str] = (),
-        slot_tables: Sequence[int] | None = None,
-        slots: Slots | None = None,
+        position_tables: Sequence[int] | None = None,
+        sequence_pooling: SequencePooling | None = None,
     ) -> None:
         super().__init__(name="ctrpipe_model")
         self.preprocessing = preprocessing
@@ -68,8 +68,8 @@ class ServingModule(tf.Module):
             tf.Variable(variable.value, trainable=False)
             for variable in model.non_trainable_variables
         ]
-        self._slot_tables = None if slot_tables is None else list(slot_tables)
-        self._slots = slots
+        self._position_tables = None if position_tables is None else list(position_tables)
+        self._sequence_pooling = sequence_pooling
         self._forward = model.stateless_call
         self._column_types = dict(column_types)
         self._input_names = dict(input_names)
@@ -126,15 +126,17 @@ class ServingModule(tf.Module):
     def _score(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         ids_BF, numbers_BN = self.preprocessing(columns)
         rows_BFW = self._lookup(ids_BF)
-        inputs = model_inputs(rows_BFW[:, :, :1], rows_BFW[:, :, 1:], numbers_BN, self._slots)
+        inputs = model_inputs(
+            rows_BFW[:, :, :1], rows_BFW[:, :, 1:], numbers_BN, self._sequence_pooling
+        )
         logit_B, _ = self._forward(list(self.dense), list(self.state), inputs, training=False)
         return {"probability": tf.sigmoid(logit_B), "logit": tf.identity(logit_B)}
 
     def _lookup(self, ids_BF: Any) -> Any:
-        if self._slot_tables is None:
+        if self._position_tables is None:
             field_F = tf.range(ids_BF.shape[1], dtype=tf.int64)
         else:
-            field_F = tf.constant(self._slot_tables, tf.int64)
+            field_F = tf.constant(self._position_tables, tf.int64)
         key_BF = tf.bitwise.bitwise_or(tf.bitwise.left_shift(field_F, FIELD_SHIFT)[None, :], ids_BF)
         keys_R = self.row_keys.read_value()
         key_K = tf.reshape(key_BF, [-1])

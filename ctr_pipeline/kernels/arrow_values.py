@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.kernels.compilation import read_only
 from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL_FLOAT32, flush_subnormal
-from ctr_pipeline.kernels.text_buffers import TextBuffers, read_only, text_buffers
+from ctr_pipeline.kernels.text_buffers import TextBuffers, text_buffers
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,28 @@ def text_column(array: pa.Array, *, column: str) -> TextColumn:
         array = array.cast(pa.large_binary())
     _check_text(array.type, column)
     return TextColumn(text_buffers(array), len(array), None)
+
+
+def binary_texts(array: pa.Array, *, column: str) -> tuple[pa.Array, pa.Array | None]:
+    """The values of a text column, large_binary [V], and their places [N]; None: row n is value n.
+
+    Dictionaries and integers are treated as by `text_column`.
+
+    Raises:
+        ValueError: The array holds something else than text or integers.
+    """
+    values, indices = array, None
+    if pa.types.is_dictionary(array.type):
+        values, indices = array.dictionary, array.indices
+        if len(values) > len(array) or indices.null_count:
+            values, indices = values.take(indices), None
+    if pa.types.is_integer(values.type) or pa.types.is_null(values.type):
+        values = values.cast(pa.string())
+    try:
+        return values.cast(pa.large_binary()), indices
+    except pa.ArrowException as error:
+        kind = array.type
+        raise ValueError(f"column '{column}' holds {kind}, and is to be read as text") from error
 
 
 def number_column(array: pa.Array, *, column: str) -> NumberColumn:

@@ -5,10 +5,12 @@ are compiled into it as well; those may come from `SHARED_FILES` alone, and a ch
 makes all kernels be compiled again.
 """
 
+import contextlib
 import functools
 import glob
 import logging
 import os
+import platform
 import stat
 import tempfile
 import zlib
@@ -16,9 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import numba
+import numpy as np
 
 _LOGGER = logging.getLogger(__name__)
+COMPILED_VARIABLE = "CTRPIPE_KERNELS"
+
 _PACKAGE = Path(__file__).parents[1]
 SHARED_FILES = (
     *sorted((_PACKAGE / "kernels").glob("*.py")),
@@ -27,6 +33,27 @@ SHARED_FILES = (
     _PACKAGE / "splitmix.py",
 )
 """What kernels of other files may use."""
+
+_FOR_MANY = {
+    "x86_64": ("x86-64-v3", ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")),
+    "aarch64": ("generic", ()),
+}
+"""By machine: LLVM's name of what most processors can do, and the features that tell those."""
+
+
+def target_of_image() -> str | None:
+    """The processor that machine code of an image is for, if this one can run it; else None.
+
+    The machine that builds an image is rarely of the same kind as those that run it.
+    """
+    name, needed = _FOR_MANY.get(platform.machine(), (None, ()))
+    found = llvmlite.binding.get_host_cpu_features() if needed else {}
+    return name if all(found.get(feature) for feature in needed) else None
+
+
+if COMPILED_VARIABLE in os.environ and (_target := target_of_image()):
+    # Numba reads them when the first function is compiled.
+    numba.config.CPU_NAME, numba.config.CPU_FEATURES = _target, ""
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -41,16 +68,20 @@ def inlined(function: Callable[..., Any]) -> Any:
 def kernel(function: Callable[..., Any]) -> Any:
     """Compiles `function` lazily, nogil, exact in its floating point (never fastmath).
 
-    The machine code is kept in `NUMBA_CACHE_DIR` if that is set, else in `__pycache__`, else in the
-    user's cache folder, else, as where the package is installed read-only and the user has no home,
-    in a folder of the user's own among the temporary files. Where none of them can be written it is
-    compiled anew in each process, which takes seconds a kernel.
+    Machine code that was compiled beforehand, as an image holds it, is taken from the folder that
+    CTRPIPE_KERNELS names. Other machine code is kept in `NUMBA_CACHE_DIR` if that is set, else in
+    `__pycache__`, else in the user's cache folder, else, as where the package is installed
+    read-only and the user has no home, in a folder of the user's own among the temporary files.
+    Where none of them can be written it is compiled anew in each process, which takes seconds a
+    kernel.
     """
-    try:
-        return _cached(function)
-    except RuntimeError:
-        # Numba's way of saying that no cache folder is writable.
-        folder = private_folder(Path(tempfile.gettempdir()))
+    folder = _folder_with_compiled()
+    if folder is None:
+        try:
+            return _cached(function)
+        except RuntimeError:
+            # Numba's way of saying that no cache folder is writable.
+            folder = private_folder(Path(tempfile.gettempdir()))
     if folder is not None:
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(folder)
@@ -87,6 +118,31 @@ def _cached(function: Callable[..., Any]) -> Any:
 
     compiled._cache.save_overload = try_to_save
     return compiled
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view that cannot be written; Numba compiles a kernel for such arrays apart from others."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@functools.cache
+def _folder_with_compiled() -> Path | None:
+    """A folder of this user's with what CTRPIPE_KERNELS holds; None: the variable is not set.
+
+    Numba wants to write where it reads, and an image is read-only, so the files are linked to.
+    """
+    compiled = os.environ.get(COMPILED_VARIABLE)
+    folder = private_folder(Path(tempfile.gettempdir())) if compiled else None
+    if compiled is None or folder is None:
+        return None
+    for file in Path(compiled).rglob("*.nb[ci]"):
+        link = folder / file.relative_to(compiled)
+        link.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(file)
+    return folder
 
 
 @functools.cache

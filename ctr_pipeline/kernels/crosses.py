@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.kernels.arrow_values import NumberColumn
+from ctr_pipeline.kernels.arrow_values import NumberColumn, binary_texts
 from ctr_pipeline.kernels.text_ids import hash_ids
 
 MISSING = "-"
@@ -46,17 +46,7 @@ def text_part(array: pa.Array, *, column: str) -> CrossValues:
     Raises:
         ValueError: The array holds something else than text or integers.
     """
-    values, indices = array, None
-    if pa.types.is_dictionary(array.type):
-        values, indices = array.dictionary, array.indices
-        if len(values) > len(array) or indices.null_count:
-            values, indices = values.take(indices), None
-    if pa.types.is_integer(values.type) or pa.types.is_null(values.type):
-        values = values.cast(pa.string())
-    try:
-        texts = values.cast(_BINARY)
-    except pa.ArrowException as error:
-        raise ValueError(f"column '{column}' holds {array.type}, and a cross reads text") from error
+    texts, indices = binary_texts(array, column=column)
     return CrossValues(_write(texts), indices)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel, read_only
 from ctr_pipeline.kernels.float64 import (
     SMALLEST_NORMAL_FLOAT32,
     clip_values,
@@ -61,7 +61,7 @@ def interval_ids(
         `out`.
     """
     result = np.empty(len(values), np.int64) if out is None else out
-    _interval_ids(_read_only(values), _read_only(thresholds), _read_only(ids), missing_id, result)
+    _interval_ids(read_only(values), read_only(thresholds), read_only(ids), missing_id, result)
     return result
 
 
@@ -99,11 +99,5 @@ def rounded_ids(
         `out`.
     """
     result = np.empty(len(values), np.int64) if out is None else out
-    _rounded_ids(_read_only(values), num_buckets, default_value, missing_id, result)
+    _rounded_ids(read_only(values), num_buckets, default_value, missing_id, result)
     return result
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ctr_pipeline.kernels.compilation import read_only
+
 
 class TextBuffers(NamedTuple):
     """A text column as Arrow holds it; a named tuple, since Numba takes those.
@@ -51,10 +53,3 @@ def _bytes_of(buffer: pa.Buffer | None) -> np.ndarray:
     if buffer is None or buffer.size == 0:
         return read_only(np.zeros(0, np.uint8))
     return read_only(np.frombuffer(buffer, np.uint8))
-
-
-def read_only(array: np.ndarray) -> np.ndarray:
-    """A view that cannot be written."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -37,8 +37,8 @@ def build_model(
     Returns:
         A model from the inputs {"embeddings": (batch, fields, dim), "linear": (batch, fields),
         "numbers": (batch, numbers)}, float32, to logits (batch,); with sequences in the signature,
-        of "slots": (batch, slots, dim) and "coefficients": (batch, slots) as well. Its only
-        variables beside the trainable ones are states of seed generators.
+        of "elements": (batch, positions, dim) and "coefficients": (batch, positions) as well. Its
+        only variables beside the trainable ones are states of seed generators.
 
     Raises:
         ValueError: The section does not fit together, or there is no feature.

@@ -38,7 +38,7 @@ def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
             config.activation_units,
             attention_seed,
             name="local_activation",
-        )(inputs.embeddings_BFD, inputs.slots_BSD, inputs.coefficients_BS)
+        )(inputs.embeddings_BFD, inputs.elements_BSD, inputs.coefficients_BS)
         flat_BK = inputs.flatten(fields_BFD)
     deep_BK = MLP(config.hidden_units, config.dropout, mlp_seed, name="mlp")(flat_BK)
     return keras.layers.Add(dtype="float32", name="logit")(

@@ -1,6 +1,7 @@
 """The three inputs that all models share, and two more of those that look into sequences.
 
-Axes: B batch, F fields, D embedding dimension, N numbers, K = F·D + N, S slots of all sequences.
+Axes: B batch, F fields, D embedding dimension, N numbers, K = F·D + N, S positions of all
+sequences.
 """
 
 import math
@@ -26,8 +27,8 @@ class ModelSignature:
         embedding_dim: Length of an embedding, D.
         num_numbers: Dense inputs, N; may be 0.
         base_rate: Click rate of the training rows, in the open interval (0, 1).
-        sequences: Slots of each sequence, which are the last fields; empty where there are none,
-            or the model takes them pooled.
+        sequences: Positions of each sequence, which are the last fields; empty where there are
+            none, or the model takes them pooled.
         target: The field that their elements are held against; None without sequences.
         field_dims: Length of each field's embedding, at most D, where they differ; a shorter one is
             padded with zeros, and projected to D before the model sees it. None: all have D.
@@ -57,8 +58,9 @@ class ModelInputs:
         embeddings_BFD: The same, shorter ones projected to dim.
         linear_BF: Input "linear", (batch, fields): the linear weight of each field's id.
         numbers_BN: Input "numbers", (batch, numbers).
-        slots_BSD: Input "slots", (batch, slots, dim): the row of each element; None without.
-        coefficients_BS: Input "coefficients", (batch, slots): 0 where a slot has no element.
+        elements_BSD: Input "elements", (batch, positions, dim): the row of each element; None
+            without.
+        coefficients_BS: Input "coefficients", (batch, positions): 0 where there is no element.
     """
 
     signature: ModelSignature
@@ -67,7 +69,7 @@ class ModelInputs:
     linear_BF: Any
     numbers_BN: Any
 
-    slots_BSD: Any = None
+    elements_BSD: Any = None
     coefficients_BS: Any = None
 
     @cached_property
@@ -93,9 +95,9 @@ class ModelInputs:
             "linear": self.linear_BF,
             "numbers": self.numbers_BN,
         }
-        if self.slots_BSD is None:
+        if self.elements_BSD is None:
             return shared
-        return {**shared, "slots": self.slots_BSD, "coefficients": self.coefficients_BS}
+        return {**shared, "elements": self.elements_BSD, "coefficients": self.coefficients_BS}
 
 
 def build_inputs(signature: ModelSignature, *, seed: int) -> ModelInputs:
@@ -114,10 +116,10 @@ def build_inputs(signature: ModelSignature, *, seed: int) -> ModelInputs:
         raise ValueError(f"the click rate of the training rows is {signature.base_rate:g}")
     fields, dim = signature.num_fields, signature.embedding_dim
     apart: dict[str, Any] = {}
-    if num_slots := sum(signature.sequences):
+    if num_positions := sum(signature.sequences):
         apart = {
-            "slots_BSD": keras.Input((num_slots, dim), dtype="float32", name="slots"),
-            "coefficients_BS": keras.Input((num_slots,), dtype="float32", name="coefficients"),
+            "elements_BSD": keras.Input((num_positions, dim), dtype="float32", name="elements"),
+            "coefficients_BS": keras.Input((num_positions,), dtype="float32", name="coefficients"),
         }
     rows_BFD = keras.Input((fields, dim), dtype="float32", name="embeddings")
     embeddings_BFD = rows_BFD

@@ -51,7 +51,10 @@ class RunContext:
             profile: As the attribute.
         """
         run, times = RunFolder.of(loaded.config), StageTimes(seconds_before)
-        return cls(loaded, run, LoggedProgress(progress), times, resume, profile)
+        logged = LoggedProgress(progress)
+        if run.stored is not None:
+            run.stored.log = logged.log
+        return cls(loaded, run, logged, times, resume, profile)
 
     @property
     def config(self) -> Config:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from ctr_pipeline.machine import available_cores
+from ctr_pipeline.machine import available_cores, version_of
 
 _LIBRARIES = ("tensorflow", "keras", "numpy", "numba", "pyarrow", "duckdb", "pandas")
 
@@ -17,7 +17,7 @@ def describe_environment() -> dict[str, str]:
     facts = {
         "ctrpipe": metadata.version("ctrpipe"),
         "Python": platform.python_version(),
-        **{name: metadata.version(name) for name in _LIBRARIES},
+        **{name: version_of(name) for name in _LIBRARIES},
         "Processor": _processor(),
         "Cores": str(available_cores()),
         "Memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",

@@ -2,8 +2,9 @@
 
 import logging
 
+from ctr_pipeline.config.key_facts import keys_with
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import ModelConfig, RuntimeConfig, WorkersConfig
+from ctr_pipeline.config.models import ModelConfig, RuntimeConfig
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.machine import (
     ThreadShares,
@@ -13,12 +14,12 @@ from ctr_pipeline.machine import (
     decide_threads,
     memory_bytes,
 )
+from ctr_pipeline.specs.course import WorkersConfig
 from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.section import LayerWidths
 
 _BYTES_A_PARAMETER = 8
 """Its value and its gradient, both float32; optimizers keep more."""
-_WIDTHS = ("hidden_units", "second_hidden_units", "bottom_units", "cin_layers")
-"""Keys of `model` that are widths of layers, each connected with all units of the one before."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -79,12 +80,11 @@ def find_huge_layers(
     """
     available = memory_bytes() if available_bytes is None else available_bytes
     used = MODELS[model.name].keys if model.name in MODELS else frozenset()
-    for key in _WIDTHS:
+    for key, kind in keys_with(ModelConfig, LayerWidths).items():
         widths = getattr(model, key) if key in used else None
         if not widths:
             continue
-        # Layers of numbers alone have inputs of their own.
-        first = num_inputs if key in {"hidden_units", "second_hidden_units"} else 0
+        first = num_inputs if kind.on_inputs else 0
         parameters = sum(wide * deep for wide, deep in zip((first, *widths), widths, strict=False))
         needed = parameters * _BYTES_A_PARAMETER
         if needed > available:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ctr_pipeline.pipeline.stages.statistics_engines.protocol import ScanPlan
     from ctr_pipeline.reporting.data import PlanRow
 
 
@@ -69,7 +70,7 @@ class RunResult:
     folder: Path
     metrics: dict[str, Any]
     timings_seconds: dict[str, float]
-    paths: dict[str, Path]
+    paths: dict[str, Path | str]
     num_rows: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -101,6 +102,8 @@ class CheckResult:
         warnings: Warnings, a sentence each.
         max_checkpoint_bytes: Upper bound of the checkpoints of a run in several processes, on disk;
             None in local mode.
+        scans: What the statistics read where the rows are; None if rows are counted here.
+        working_copy: Folder on this disk for a run at an address; None for one in a folder.
     """
 
     rows: "tuple[PlanRow, ...]"
@@ -111,6 +114,8 @@ class CheckResult:
     max_embedding_bytes: int | None
     warnings: tuple[str, ...] = ()
     max_checkpoint_bytes: int | None = None
+    scans: "ScanPlan | None" = None
+    working_copy: Path | None = None
 
 
 @dataclass(frozen=True)

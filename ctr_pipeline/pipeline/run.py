@@ -1,20 +1,16 @@
 """The whole pipeline, and each of its stages on its own: same config, same run folder."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctr_pipeline import durable, interruption
+from ctr_pipeline import interruption
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.environment import peak_memory_bytes
-from ctr_pipeline.pipeline.job.launchers import has_members, has_replicas
+from ctr_pipeline.pipeline.job.launchers import series_of_drivers
 from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries, refuse_huge_layers
 from ctr_pipeline.pipeline.results import RunResult
@@ -24,19 +20,17 @@ from ctr_pipeline.pipeline.sessions import (
     load_sessions,
     total_seconds,
 )
-from ctr_pipeline.pipeline.stages.analyze import Analysis, run_analysis
+from ctr_pipeline.pipeline.stages.analyze import Analysis, run_analysis, run_statistics
 from ctr_pipeline.pipeline.stages.encode import (
     Encoding,
-    ShareUnits,
     encoded_fingerprint,
     run_encoding,
 )
-from ctr_pipeline.pipeline.stages.planted import planted_figures
 from ctr_pipeline.pipeline.stages.resumption import same_rows_as_before
+from ctr_pipeline.pipeline.stages.sharing import ShareUnits
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, find_warm_start
-from ctr_pipeline.pipeline.timing import FIRST_STEP
 from ctr_pipeline.pipeline.trained_run import logged, opened_trained
-from ctr_pipeline.preprocessing.encode import wake_kernels
+from ctr_pipeline.preprocessing.encode import wake_kernels_meanwhile
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 from ctr_pipeline.statistics import Statistics
@@ -66,7 +60,7 @@ class PreparedRows:
             metrics,
             context.times.of_all_sessions(),
             context.run.paths(),
-            _num_rows(self.analysis),
+            self.analysis.num_rows,
         )
 
 
@@ -95,9 +89,16 @@ def run_pipeline(
     """
     context = RunContext.create(loaded, progress, seconds_before, resume=resume, profile=profile)
     with _opened_session(context, command="run", overwrite=overwrite) as sessions:
-        prepared = _prepare_to_train(context, by_members=has_members(context.config.runtime))
+        prepared = _prepare_to_train(context, by_members=context.config.runtime.has_members)
+        if context.config.runtime.has_members:
+            return prepared.result(context, _run_job(context, prepared, finishes=True))
         with _trained_model(context, prepared) as model:
-            return _finish(context, prepared, model, sessions)
+            from ctr_pipeline.pipeline.stages.finish import run_finish
+
+            metrics = run_finish(
+                context, prepared.analysis, prepared.encoding.folders, model, sessions
+            )
+            return prepared.result(context, metrics)
 
 
 def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
@@ -108,7 +109,7 @@ def analyze(loaded: LoadedConfig, *, progress: Progress) -> Statistics:
     with run.locked(), logged(run), interruption.handle_signals():
         bound_libraries(loaded.config.runtime)
         warm_start = find_warm_start(loaded, run, keep=False, progress=context.progress)
-        return run_analysis(context, warm_start=warm_start).statistics
+        return run_statistics(context, warm_start=warm_start)
 
 
 def train(
@@ -123,7 +124,9 @@ def train(
     """Everything up to and with training; the arguments are those of `run_pipeline`."""
     context = RunContext.create(loaded, progress, seconds_before, resume=resume, profile=profile)
     with _opened_session(context, command="train", overwrite=overwrite):
-        prepared = _prepare_to_train(context, by_members=has_members(context.config.runtime))
+        prepared = _prepare_to_train(context, by_members=context.config.runtime.has_members)
+        if context.config.runtime.has_members:
+            return prepared.result(context, _run_job(context, prepared, finishes=False))
         with _trained_model(context, prepared):
             return prepared.result(context, {})
 
@@ -163,30 +166,23 @@ def prepare_job(
         return prepared.result(context, {})
 
 
-def held_out(encoding: Encoding) -> list[str]:
-    """Splits that no training step reads."""
-    return [name for name in ("valid", "test") if name in encoding.folders]
-
-
-def not_trained_on(loaded: LoadedConfig, encoding: Encoding) -> dict[str, Path]:
-    """Folders of the splits that the model is evaluated on."""
-    splits = ["test"] if loaded.config.train.refit else held_out(encoding)
-    return {name: encoding.folders[name] for name in splits}
-
-
 def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
     """Evaluates, exports and reports on a trained run; the embedding rows stay on disk."""
     context = RunContext.create(loaded, progress)
     run = context.run
     with opened_trained(context):
         from ctr_pipeline.pipeline.model.loading import open_trained
+        from ctr_pipeline.pipeline.stages.finish import run_finish
 
         with ExitStack() as stack:
             model = open_trained(loaded, run, context.progress, on_disk=stack)
             sessions = load_sessions(run.sessions)
             context.times.earlier = total_seconds(sessions)
             prepared = prepare_as_trained(context, model.plan, model.state)
-            return _finish(context, prepared, model, sessions)
+            metrics = run_finish(
+                context, prepared.analysis, prepared.encoding.folders, model, sessions
+            )
+            return prepared.result(context, metrics)
 
 
 @contextmanager
@@ -199,27 +195,48 @@ def _opened_session(
     _check_profile(loaded, profile=context.profile)
     check_splits(loaded)
     refuse_huge_layers(loaded)
-    with run.locked(), logged(run), interruption.handle_signals():
+    series = series_of_drivers(loaded.config.runtime)
+    with (
+        run.locked(series=series, on_wait=context.progress.log),
+        logged(run),
+        interruption.handle_signals(),
+    ):
         run.claim(loaded, resume=context.resume, overwrite=overwrite)
-        with SessionLog(run.sessions, times, command=command, resumes=context.resume) as sessions:
+        with SessionLog(
+            run.sessions, times, command=command, resumes=context.resume, trouble=run.trouble
+        ) as sessions:
             check_precision(loaded, context.progress)
             yield sessions
 
 
-@contextmanager
-def _trained_model(context: RunContext, prepared: PreparedRows) -> "Iterator[TrainedModel]":
-    """Trains in the mode that the config asks for; the model may be used only inside."""
-    encoding, warm_start = prepared.encoding, prepared.analysis.warm_start
+def _start_tensorflow(context: RunContext) -> None:
+    """It is imported by the stages from here on and by no earlier one."""
     context.times.reach("rows")
     context.progress.log("Starting TensorFlow")
-    # It is imported by the stages from here on and by no earlier one.
-    if has_members(context.config.runtime):
-        from ctr_pipeline.pipeline.job.training import trained_in_processes
 
-        with trained_in_processes(context, encoding, warm_start=warm_start) as model:
-            yield model
-        return
-    if has_replicas(context.config.runtime):
+
+def _run_job(context: RunContext, prepared: PreparedRows, *, finishes: bool) -> dict[str, Any]:
+    """Has members train, and one of them finish the run; returns what `metrics.json` holds."""
+    _start_tensorflow(context)
+    from ctr_pipeline.pipeline.job.finishing import finish_by_worker
+    from ctr_pipeline.pipeline.job.training import require_trained, trained_in_processes
+
+    encoding, warm_start = prepared.encoding, prepared.analysis.warm_start
+    with trained_in_processes(context, encoding, warm_start=warm_start) as (view, opened):
+        if finishes:
+            return finish_by_worker(
+                context, prepared.analysis, tuple(encoding.folders), view, opened
+            )
+        require_trained(context)
+        return {}
+
+
+@contextmanager
+def _trained_model(context: RunContext, prepared: PreparedRows) -> "Iterator[TrainedModel]":
+    """Trains without members, as the config asks for; the model may be used only inside."""
+    encoding, warm_start = prepared.encoding, prepared.analysis.warm_start
+    _start_tensorflow(context)
+    if context.config.runtime.has_replicas:
         from ctr_pipeline.pipeline.job.replicas import trained_by_replicas
 
         num_rows = prepared.analysis.ingested.splits["train"].num_rows
@@ -236,17 +253,18 @@ def _prepare_to_train(context: RunContext, *, by_members: bool) -> PreparedRows:
 
     Args:
         context: Context of the run.
-        by_members: A launcher starts workers, which encode the rows where these are many.
+        by_members: A launcher starts workers, which do all of it where the rows are many.
     """
     loaded, run, resume = context.loaded, context.run, context.resume
     accept = same_rows_as_before(loaded.config, run) if resume else None
     warm_start = find_warm_start(loaded, run, keep=resume, progress=context.progress)
-    share_units: ShareUnits | None = None
-    if by_members:
-        from ctr_pipeline.pipeline.job.encoding import encode_by_workers
+    prepare = partial(prepare_rows, context, accept=accept, warm_start=warm_start)
+    if not by_members:
+        return prepare()
+    from ctr_pipeline.pipeline.job.preparing import PhaseWorkers
 
-        share_units = partial(encode_by_workers, context)
-    return prepare_rows(context, accept=accept, warm_start=warm_start, share_units=share_units)
+    with PhaseWorkers(context, run.preparing) as workers:
+        return prepare(share_units=workers.share)
 
 
 def prepare_rows(
@@ -263,13 +281,18 @@ def prepare_rows(
         accept: Called with the fingerprint of the rows; raises if they must not replace those that
             a model was trained on.
         warm_start: What the run takes over from an earlier one.
-        share_units: Has rows encoded by workers; None: this process encodes them.
+        share_units: Has workers do all of it; None: this process does.
     """
     bound_libraries(context.config.runtime)
-    # Numba takes half a second to wake up, which it can do while the files are read.
-    threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
-    analysis = run_analysis(context, accept=accept, warm_start=warm_start)
-    return PreparedRows(analysis, run_encoding(context, analysis, share_units))
+    plan: PreprocessingPlan | None = None
+    if share_units is None:
+        wake_kernels_meanwhile()
+        analysis = run_analysis(context, accept=accept, warm_start=warm_start)
+    else:
+        from ctr_pipeline.pipeline.job.analyzing import analyze_by_workers
+
+        analysis, plan = analyze_by_workers(context, accept, warm_start, share_units)
+    return PreparedRows(analysis, run_encoding(context, analysis, share_units, plan=plan))
 
 
 def prepare_as_trained(
@@ -289,93 +312,6 @@ def prepare_as_trained(
     )
     require_same_rows(state, prepared.encoding.fingerprint, run)
     return prepared
-
-
-def _finish(
-    context: RunContext,
-    prepared: PreparedRows,
-    model: "TrainedModel",
-    sessions: tuple[RunSession, ...],
-) -> RunResult:
-    """Evaluate → importance → export → report; releases the rows of the model on the way."""
-    from ctr_pipeline.export.parity import ProvingProcess
-    from ctr_pipeline.pipeline.model.trained_model import training_figures
-    from ctr_pipeline.pipeline.stages.evaluate import (
-        run_evaluation,
-        run_importance,
-        split_scorer,
-    )
-    from ctr_pipeline.pipeline.stages.export import prove_export, written_export
-    from ctr_pipeline.pipeline.stages.report import run_report
-
-    run, progress, times = context.run, context.progress, context.times
-    analysis, encoding = prepared.analysis, prepared.encoding
-    results = run_evaluation(
-        context,
-        analysis.ingested,
-        not_trained_on(context.loaded, encoding),
-        split_scorer(model, progress),
-        predictions=run.predictions,
-    )
-    split = "test" if "test" in results else "valid"
-    importance = run_importance(context, encoding, model, split=split)
-    metrics: dict[str, Any] = {name: result.to_metrics() for name, result in results.items()}
-    row_counts = model.count_rows()
-    # It starts before the export, as it loads TensorFlow meanwhile.
-    with (
-        ProvingProcess() as process,
-        written_export(context, model, analysis, metrics=metrics) as written,
-    ):
-        # The process that proves holds the exported rows; these are needed no more.
-        model.release_rows()
-        export_folder, proof = prove_export(context, written, analysis, process)
-    progress.log("Writing the report")
-    findings = run_report(
-        context,
-        analysis,
-        model,
-        results=results,
-        importance=importance,
-        export_folder=export_folder,
-        proof=proof,
-        row_counts=row_counts,
-        sessions=sessions,
-    )
-    metrics |= {
-        "findings": [asdict(finding) for finding in findings],
-        "training": {
-            **training_figures(model),
-            "embedding_rows": row_counts.num_rows,
-            "embedding_bytes": row_counts.num_bytes,
-            "embedding_spilled_bytes": row_counts.num_spilled_bytes,
-            "dense_parameters": model.compiled.num_parameters,
-            **_origin(analysis),
-        },
-        "importance": [row.model_dump() for row in importance],
-        "drift": {name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
-        "planted": planted_figures(context.config),
-        "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
-        "num_rows": _num_rows(analysis),
-        "timings_seconds": times.of_all_sessions(),
-        "num_sessions": len(sessions),
-        "start_up_seconds": dict(times.start_up) if FIRST_STEP in times.start_up else None,
-        "peak_memory_bytes": peak_memory_bytes(),
-    }
-    if model.runtime is not None:
-        metrics["runtime"] = model.runtime
-    durable.write_text(run.metrics, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
-    return prepared.result(context, metrics)
-
-
-def _origin(analysis: Analysis) -> dict[str, Any]:
-    """The earlier run that this one began from, for `metrics.json`; empty if there is none."""
-    if analysis.warm_start is None:
-        return {}
-    return {"init_from": analysis.warm_start.record.model_dump(mode="json")}
-
-
-def _num_rows(analysis: Analysis) -> dict[str, int]:
-    return {name: split.num_rows for name, split in analysis.ingested.splits.items()}
 
 
 def check_splits(loaded: LoadedConfig) -> None:
@@ -405,7 +341,18 @@ def _check_profile(loaded: LoadedConfig, *, profile: bool) -> None:
 
 
 def _check_has_members(loaded: LoadedConfig) -> None:
-    if not has_members(loaded.config.runtime):
+    if loaded.config.runtime.has_replicas:
+        raise ConfigError(
+            [
+                loaded.problem_at(
+                    "runtime.strategy",
+                    "--prepare-only leaves it to people to start the members of a job, and workers "
+                    "of allreduce find each other through the 'ctrpipe run' that starts them; "
+                    "leave --prepare-only out, or set strategy: parameter_servers",
+                )
+            ]
+        )
+    if not loaded.config.runtime.has_members:
         raise ConfigError(
             [
                 loaded.problem_at(

@@ -4,12 +4,14 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 from ctr_pipeline import durable
 from ctr_pipeline.config.key_facts import keys_with
 from ctr_pipeline.config.loader import LoadedConfig, load_config
-from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.models import Config, working_copy
 from ctr_pipeline.config.resolved import (
     RESOLVED_CONFIG,
     RUN_LOCK,
@@ -28,11 +30,15 @@ from ctr_pipeline.config.resolved import (
 from ctr_pipeline.embeddings.cut_storage import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError, StorageError
 from ctr_pipeline.pipeline.stages.feature_file import load_features
+from ctr_pipeline.pipeline.stored_run import CHECKPOINTS, StoredRun
 from ctr_pipeline.specs.section import IsPath, MayChange
-from ctr_pipeline.storage.opening import open_storage
+from ctr_pipeline.storage.opening import address_of, open_storage
 from ctr_pipeline.storage.protocol import Storage
 
+_LOGGER = logging.getLogger(__name__)
 _LEFT_SECONDS = 60.0
+_LOOK_SECONDS = 0.5
+_MAX_OWNER_BYTES = 1024
 _IGNORED_ON_RESUME = keys_with(Config, MayChange).keys()
 """Keys that may change between the start of a run and its resumption."""
 
@@ -57,20 +63,53 @@ _LEFTOVERS = (
 
 
 @dataclass(frozen=True)
+class _Owner:
+    """Who holds, or held last, the lock of a folder, as the lock's file says.
+
+    Attributes:
+        series: As of `RunFolder.locked`.
+    """
+
+    process: str = ""
+    host: str = ""
+    series: str = ""
+
+    @classmethod
+    def read(cls, descriptor: int) -> "_Owner":
+        text = os.pread(descriptor, _MAX_OWNER_BYTES, 0).decode("utf-8", "replace")
+        return cls(*text.split("\n")[:3])
+
+    @classmethod
+    def of_this_process(cls, series: str) -> "_Owner":
+        return cls(str(os.getpid()), socket.gethostname(), series)
+
+    def write(self, descriptor: int) -> None:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, "\n".join((self.process, self.host, self.series)).encode(), 0)
+
+
+@dataclass(frozen=True)
 class RunFolder:
     """The places of one run.
 
     Attributes:
         checkpoints_at: Address of its checkpoints; None: they lie in the folder.
+        stored: Where the run is kept of which the folder is a working copy; None: only there.
     """
 
     path: Path
     checkpoints_at: str | None = None
+    stored: StoredRun | None = None
 
     @classmethod
     def of(cls, config: Config) -> "RunFolder":
         """That of a config."""
-        return cls(config.run_folder, config.runtime.checkpoints)
+        return cls(config.run_folder, config.checkpoints_at, StoredRun.of(config))
+
+    @property
+    def place(self) -> str:
+        """The run as errors and commands name it."""
+        return str(self.path) if self.stored is None else self.stored.address
 
     @property
     def config(self) -> Path:
@@ -88,9 +127,44 @@ class RunFolder:
         return self.path / "cache" / "encoded"
 
     @property
+    def preparing(self) -> Path:
+        """Where workers that prepare rows find who gives them tasks, and write their logs."""
+        return self.path / "cache" / "preparing"
+
+    @property
+    def reading(self) -> Path:
+        """Who reads which rows, while workers do, and what they have read."""
+        return self.path / "cache" / "reading"
+
+    @property
     def encoding(self) -> Path:
         """Who encodes which rows, while workers do."""
         return self.path / "cache" / "encoding"
+
+    @property
+    def dividing(self) -> Path:
+        """Who divides the rows that were read among the splits, while a worker does."""
+        return self.path / "cache" / "dividing"
+
+    @property
+    def analyzing(self) -> Path:
+        """Who computes statistics and plans the transforms, while a worker does."""
+        return self.path / "cache" / "analyzing"
+
+    @property
+    def analysis(self) -> Path:
+        """What a worker found beside statistics and transforms, and by what it found it."""
+        return self.path / "cache" / "analysis.json"
+
+    @property
+    def shared_work(self) -> tuple[Path, ...]:
+        """Where it lies which tasks workers have done, before training."""
+        return self.reading, self.dividing, self.analyzing, self.encoding
+
+    @property
+    def finishing(self) -> Path:
+        """Who evaluates, exports and reports, while a worker does."""
+        return self.path / "cache" / "finishing"
 
     @property
     def profile(self) -> Path:
@@ -236,8 +310,8 @@ class RunFolder:
         """What happened, with times."""
         return self.path / "run.log"
 
-    def paths(self) -> dict[str, Path]:
-        """What a user looks for, where it exists."""
+    def paths(self) -> dict[str, Path | str]:
+        """What a user looks for, where it exists; first the address of a run that has one."""
         wanted = {
             "report": self.report,
             "export": self.export,
@@ -248,28 +322,55 @@ class RunFolder:
             "config": self.config,
             "log": self.log,
         }
-        return {name: path for name, path in wanted.items() if path.exists()}
+        address = {} if self.stored is None else {"run": self.stored.address}
+        return {**address, **{name: path for name, path in wanted.items() if path.exists()}}
 
     @contextmanager
-    def locked(self, *, sweeps: bool = True) -> Iterator[None]:
+    def locked(
+        self,
+        *,
+        sweeps: bool = True,
+        series: str = "",
+        on_wait: Callable[[str], None] = _LOGGER.warning,
+    ) -> Iterator[None]:
         """Holds the folder's lock, which the system drops when the process ends.
+
+        A run that is kept elsewhere is fetched first, and kept there from then on.
 
         Args:
             sweeps: Whether what a killed process left half-written is deleted first.
+            series: Names processes of which each goes on with the work of the one before; this one
+                waits until that has ended. Empty: it is on its own.
+            on_wait: Takes whom it waits for.
 
         Raises:
             FolderInUseError: Another run holds it.
             RunFolderError: The folder cannot be made, or is none of ours.
+            StorageError: The place that it is kept at cannot be used.
         """
-        descriptor = self._acquire()
+        descriptor = self._acquire(series, on_wait)
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            _Owner.of_this_process(series).write(descriptor)
             if sweeps:
                 self._sweep()
-            yield
+            with nullcontext() if self.stored is None else self.stored.kept():
+                yield
         finally:
             os.close(descriptor)
+
+    def fetch(self) -> None:
+        """Fetches a run that is kept elsewhere, unless a process of this machine works on it.
+
+        Raises:
+            StorageError: It is not there, or cannot be read at this moment.
+            CheckpointError: Something in it is damaged.
+        """
+        if self.stored is not None:
+            self.stored.fetch(is_used=lambda: self.user_process() is not None)
+
+    def trouble(self) -> str:
+        """Why what was done last is not where the run is kept; else empty."""
+        return "" if self.stored is None else self.stored.trouble
 
     def require_unused(self) -> None:
         """Refuses a folder that another run has begun to use, and changes nothing in it.
@@ -289,7 +390,7 @@ class RunFolder:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            owner = _Owner.read(descriptor).process
             return int(owner) if owner.isdigit() else 0
         except OSError:
             return None
@@ -298,8 +399,8 @@ class RunFolder:
         finally:
             os.close(descriptor)
 
-    def _acquire(self) -> int:
-        """A descriptor that holds the lock until it is closed."""
+    def _acquire(self, series: str = "", on_wait: Callable[[str], None] = _LOGGER.warning) -> int:
+        """A descriptor that holds the lock until it is closed; arguments as of `locked`."""
         if self.path.exists() and not self.path.is_dir():
             raise RunFolderError(
                 "is a file", place=str(self.path), remedy="Choose another 'output'"
@@ -316,20 +417,31 @@ class RunFolder:
             self.path.mkdir(mode=0o700, exist_ok=True)
             lock = str(self.path / RUN_LOCK)
             descriptor = durable.not_through_links(lock, os.O_RDWR | os.O_CREAT)
+        told = _Owner()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
-            raise FolderInUseError(
-                f"another run (process {owner or 'unknown'}) uses this folder",
-                place=str(self.path),
-                remedy="Wait for it, stop it, or choose another 'output'",
-            ) from error
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    owner = _Owner.read(descriptor)
+                    if not series or owner.series != series:
+                        raise FolderInUseError(
+                            f"another run (process {owner.process or 'unknown'}) uses this folder",
+                            place=str(self.path),
+                            remedy="Wait for it, stop it, or choose another 'output'",
+                        ) from error
+                    if owner != told:
+                        on_wait(
+                            f"waits until process {owner.process} on {owner.host} has ended, to go "
+                            "on with its work"
+                        )
+                        told = owner
+                    time.sleep(_LOOK_SECONDS)
+                else:
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
-        return descriptor
 
     def _sweep(self) -> None:
         """Deletes what a killed process left half-written; nobody else writes under the lock.
@@ -378,7 +490,7 @@ class RunFolder:
         )
         raise RunFolderError(
             "holds the results of an earlier run",
-            place=str(self.path),
+            place=self.place,
             remedy="Give --resume to go on with it, --overwrite to replace it, or choose another "
             "'output'",
         )
@@ -404,7 +516,7 @@ class RunFolder:
                 place=str(self.config),
                 remedy="Choose another 'output', or give --overwrite",
             ) from error
-        _require_same(earlier, loaded.config, what, place=str(self.path), remedy=remedy)
+        _require_same(earlier, loaded.config, what, place=self.place, remedy=remedy)
 
     def _has_stored(self) -> bool:
         """Whether checkpoints lie at an address.
@@ -482,25 +594,33 @@ class RunFolder:
         storage.delete([RESOLVED_CONFIG])
 
 
-def find_run(named: Path) -> Path:
-    """The run folder that is meant.
+def find_run(named: Path) -> RunFolder:
+    """The run that is meant; one that is kept elsewhere is fetched.
 
     Args:
-        named: A run folder, or the config whose `output` is one.
+        named: A run folder, the address of a run, or a config whose `output` is one of them.
 
     Raises:
-        CtrPipelineError: There is no such folder; or the config has problems.
+        CtrPipelineError: There is no such run; or the config has problems.
     """
-    folder = load_config(named).config.run_folder if named.is_file() else named
-    if not folder.is_dir():
+    address = address_of(named)
+    if address is not None:
+        folder = working_copy(address, None)
+        run = RunFolder(folder, f"{address}/{CHECKPOINTS}", StoredRun(address, folder))
+    elif named.is_file():
+        run = RunFolder.of(load_config(named).config)
+    else:
+        run = RunFolder(named)
+    run.fetch()
+    if not run.path.is_dir():
         # A config that does not exist is more likely meant than a folder of such a name.
         is_config = named.suffix in {".yaml", ".yml"} and not named.is_file()
         raise RunFolderError(
             f"there is no such {'config' if is_config else 'run folder'}",
-            place=str(named if is_config else folder),
+            place=str(named if is_config else run.path),
             remedy="Name a run folder, or the config that it belongs to",
         )
-    return folder
+    return run
 
 
 def discard_unlocked(scoring: Path) -> None:

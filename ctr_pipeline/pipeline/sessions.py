@@ -50,6 +50,7 @@ class RunSession(BaseModel):
         ended: `FINISHED`, `STOPPED` (a signal, 'ctrpipe stop') or `FAILED`; None: it still runs, or
             was killed.
         reason: Why it stopped or failed, as a sentence; else empty.
+        trouble: Why what it did last is not where the run is kept; else empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,6 +66,7 @@ class RunSession(BaseModel):
     seconds: dict[str, float] = {}
     ended: str | None = None
     reason: str = ""
+    trouble: str = ""
 
 
 _SESSIONS = TypeAdapter(tuple[RunSession, ...])
@@ -124,6 +126,7 @@ class SessionLog:
         command: As in `RunSession`.
         resumes: Whether the command resumes the run; else earlier sessions are dropped with the
             run that this one replaces.
+        trouble: Returns what `RunSession.trouble` is now.
         clock: Returns the current time.
     """
 
@@ -134,11 +137,13 @@ class SessionLog:
         *,
         command: str,
         resumes: bool,
+        trouble: Callable[[], str] = lambda: "",
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._path = path
         self._times = times
         self._command = command
+        self._trouble = trouble
         self._clock = clock
         self._earlier = load_sessions(path) if resumes else ()
         self._started = clock()
@@ -186,6 +191,7 @@ class SessionLog:
             seconds=self._times.seconds_so_far(),
             ended=ended,
             reason=reason,
+            trouble=self._trouble(),
         )
 
     def _write(self, ended: str | None, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,6 +57,12 @@ class StageTimes:
         if began is not None:
             seconds[name] = seconds.get(name, 0.0) + self._clock() - began
         return seconds
+
+    def take_over(self, seconds: Mapping[str, float], *, within: str) -> None:
+        """Counts stages of another process, for which this one waited in the stage `within`."""
+        for name, spent in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            self.seconds[within] = max(0.0, self.seconds[within] - spent)
 
     def of_all_sessions(self) -> dict[str, float]:
         """Seconds of each stage, earlier sessions included, in the order of their first start."""

@@ -34,6 +34,7 @@ def opened_trained(context: RunContext, *, beside_training: bool = False) -> Ite
         RunFolderError: The folder cannot be written, and has to be.
     """
     loaded, run = context.loaded, context.run
+    run.fetch()
     if not run.trained_folders():
         run.require_unused()
         raise CheckpointError(

@@ -1,5 +1,6 @@
 """Record batches to ids and numbers, the way training takes them."""
 
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ class EncodedBatch:
     """What the model takes.
 
     Attributes:
-        ids: int32 [N, S]; a slot of field f has ids in [0, num_ids of field f).
-        numbers: float32 [N, D + C], finite; the coefficients of slots follow the numbers.
+        ids: int32 [N, S]; a position of field f has ids in [0, num_ids of field f).
+        numbers: float32 [N, D + C], finite; the coefficients of positions follow the numbers.
     """
 
     ids: np.ndarray
@@ -100,7 +101,7 @@ class ColumnEncoder:
         """
         if out is None:
             out = EncodedBatch(
-                ids=np.empty((batch.num_rows, self._plan.num_slots), np.int32),
+                ids=np.empty((batch.num_rows, self._plan.num_positions), np.int32),
                 numbers=np.empty((batch.num_rows, self._plan.num_floats), np.float32),
             )
         num_plain = len(self._plan.fields) - len(self._plan.sequences)
@@ -116,20 +117,23 @@ class ColumnEncoder:
             for step in number.steps:
                 values = step.kernel(values)
             numbers.add(d, finish_numbers(values).view(np.int32), column.indices)
-        slot, coefficient = num_plain, len(self._plan.numbers)
+        position, coefficient = num_plain, len(self._plan.numbers)
         for f, (field, kernel) in enumerate(zip(self._plan.fields, self._id_kernels, strict=True)):
             if field.sequence is not None:
-                after, after_coefficient = slot + field.num_slots, coefficient + field.num_slots
+                after, after_coefficient = (
+                    position + field.num_positions,
+                    coefficient + field.num_positions,
+                )
                 encode_sequence(
                     _column(batch, field.column),
                     field.sequence,
                     kernel,
                     padding_id=field.padding_id,
-                    ids_NL=out.ids[:, slot:after],
+                    ids_NL=out.ids[:, position:after],
                     coefficients_NL=out.numbers[:, coefficient:after_coefficient],
                     column=field.column,
                 )
-                slot, coefficient = after, after_coefficient
+                position, coefficient = after, after_coefficient
                 continue
             if isinstance(field.step, CrossStep):
                 values = np.empty(batch.num_rows, np.int32)
@@ -272,6 +276,11 @@ def _spread(
 def wake_kernels() -> None:
     """Runs a kernel once: the first one of a process makes Numba load what all of them need."""
     fingerprint_values(pa.array(["a"]))
+
+
+def wake_kernels_meanwhile() -> None:
+    """The same in a thread: it takes half a second, in which files can be read."""
+    threading.Thread(target=wake_kernels, name="wake-kernels", daemon=True).start()
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:

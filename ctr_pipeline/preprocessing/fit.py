@@ -87,7 +87,7 @@ def plan_preprocessing(
     for name in sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two fields are called '{name}'. Rename the column of one of them")
     _require_apart(features, fields)
-    # Sequences last, so that the slots of ordinary fields are the first ones.
+    # Sequences last, so that the positions of ordinary fields are the first ones.
     fields.sort(key=lambda field: field.sequence is not None)
     return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
 
@@ -185,7 +185,7 @@ class _Column:
         step: IdStep,
         num_ids: int,
     ) -> FieldPlan:
-        # One more for the slots that no element of a sequence is in.
+        # One more for the positions that no element of a sequence is in.
         num_ids += spec.sequence is not None
         if num_ids > MAX_IDS:
             raise self._error(

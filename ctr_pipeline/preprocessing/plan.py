@@ -89,13 +89,13 @@ class FieldPlan(_Frozen):
         return self.table or self.name
 
     @property
-    def num_slots(self) -> int:
+    def num_positions(self) -> int:
         """Ids of a row: 1, or the most elements of a sequence."""
         return 1 if self.sequence is None else self.sequence.max_length
 
     @property
     def padding_id(self) -> int:
-        """The id in slots of a sequence that no element is in; its row changes no result."""
+        """The id in positions of a sequence that no element is in; its row changes no result."""
         if self.sequence is None:
             raise ValueError(f"field '{self.name}' is no sequence")
         return self.num_ids - 1
@@ -137,12 +137,12 @@ class TablePlan(_Frozen):
 class PreprocessingPlan(_Frozen):
     """Everything that turns raw columns into ids [N, S] and numbers [N, D + C].
 
-    An id has a *slot*: an ordinary field has one, a sequence as many as elements count. Each slot
+    An ordinary field has one *position* for an id, a sequence as many as elements count. A position
     of a sequence has a coefficient, by which its embedding is pooled with the others, 0 where no
     element is; coefficients stand after the numbers. Without sequences S = F and C = 0.
 
     Attributes:
-        fields: In the order of axis F, sequences last; slots are in the same order.
+        fields: In the order of axis F, sequences last; positions are in the same order.
         numbers: In the order of axis D.
     """
 
@@ -151,9 +151,9 @@ class PreprocessingPlan(_Frozen):
     numbers: tuple[NumberPlan, ...]
 
     @property
-    def num_slots(self) -> int:
+    def num_positions(self) -> int:
         """Ids of a row, S."""
-        return sum(field.num_slots for field in self.fields)
+        return sum(field.num_positions for field in self.fields)
 
     @property
     def sequences(self) -> tuple[FieldPlan, ...]:
@@ -176,7 +176,7 @@ class PreprocessingPlan(_Frozen):
     @property
     def num_coefficients(self) -> int:
         """Coefficients of a row, C."""
-        return sum(field.num_slots for field in self.sequences)
+        return sum(field.num_positions for field in self.sequences)
 
     @property
     def num_floats(self) -> int:
@@ -184,11 +184,11 @@ class PreprocessingPlan(_Frozen):
         return len(self.numbers) + self.num_coefficients
 
     @property
-    def slot_tables(self) -> tuple[int, ...]:
-        """The table of each slot's ids; where no fields share one, field f has table f."""
+    def position_tables(self) -> tuple[int, ...]:
+        """The table of each position's ids; where no fields share one, field f has table f."""
         places = {table.name: place for place, table in enumerate(self.tables)}
         return tuple(
-            places[field.table_name] for field in self.fields for _ in range(field.num_slots)
+            places[field.table_name] for field in self.fields for _ in range(field.num_positions)
         )
 
     @property
@@ -209,8 +209,16 @@ class PreprocessingPlan(_Frozen):
         )
 
     @property
-    def has_table_a_slot(self) -> bool:
-        """Whether slot s has table s, for every one."""
+    def table_features(self) -> tuple[tuple[str, ...], ...]:
+        """The features whose ids each table holds rows of, in the order of `tables`."""
+        return tuple(
+            tuple(dict.fromkeys(one.column for one in self.fields if one.table_name == table.name))
+            for table in self.tables
+        )
+
+    @property
+    def has_table_a_position(self) -> bool:
+        """Whether position s has table s, for every one."""
         return not self.sequences and len(self.tables) == len(self.fields)
 
     @property
@@ -234,18 +242,18 @@ class PreprocessingPlan(_Frozen):
         return {(part.column, part.first): None for part in parts if part.first is not None}
 
     def places_of(self, feature: str) -> tuple[list[int], list[int]]:
-        """Where a feature stands in encoded rows: its slots, and its numbers and coefficients."""
-        slots: list[int] = []
+        """Where a feature stands in encoded rows: among the ids, and among the floats."""
+        positions: list[int] = []
         floats = [place for place, one in enumerate(self.numbers) if one.column == feature]
-        slot, place = 0, len(self.numbers)
+        position, place = 0, len(self.numbers)
         for field in self.fields:
-            num_coefficients = 0 if field.sequence is None else field.num_slots
+            num_coefficients = 0 if field.sequence is None else field.num_positions
             if field.column == feature:
-                slots += range(slot, slot + field.num_slots)
+                positions += range(position, position + field.num_positions)
                 floats += range(place, place + num_coefficients)
-            slot += field.num_slots
+            position += field.num_positions
             place += num_coefficients
-        return slots, floats
+        return positions, floats
 
     def fingerprint(self) -> str:
         """Names everything that turns raw columns into ids and numbers."""

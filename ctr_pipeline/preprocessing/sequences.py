@@ -1,9 +1,9 @@
-"""Texts that are lists: to ids and pooling coefficients; the columnar face of `SequenceSlots`.
+"""Texts that are lists: to ids and pooling coefficients; the columnar face of `SequenceElements`.
 
 An element that is empty, or whose weight is no number of at least 0, is left out; the reader has
 refused bad weights before. A text is worked on once, however many rows have it.
 
-Axes: N rows, V distinct texts, E elements of all texts, L slots of a row.
+Axes: N rows, V distinct texts, E elements of all texts, L positions of a row.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.features import WEIGHT_NUMBER, SequenceSpec
-from ctr_pipeline.kernels.arrow_values import TextColumn, text_column
+from ctr_pipeline.kernels.arrow_values import TextColumn, binary_texts, text_column
 from ctr_pipeline.kernels.float64 import SMALLEST_NORMAL_FLOAT32, flush_subnormal
 from ctr_pipeline.kernels.numbers import NUMBER_LIMIT
 
@@ -32,15 +32,15 @@ def encode_sequence(
     coefficients_NL: np.ndarray,
     column: str,
 ) -> None:
-    """Writes the slots of a column.
+    """Writes the positions of a column.
 
     Args:
         array: Text [N], plain or a dictionary; NULL and '' have no elements.
         sequence: How texts are cut.
         kernel: From elements to ids.
-        padding_id: In slots without an element.
+        padding_id: In positions without an element.
         ids_NL: int32, where ids go, any strides; the first elements of a row first.
-        coefficients_NL: float32, where coefficients go, any strides; 0 in slots without an element.
+        coefficients_NL: float32, where coefficients go, any strides; 0 without an element.
         column: Name for errors.
 
     Raises:
@@ -71,10 +71,10 @@ def encode_sequence(
 
 
 def pooling_coefficients(weights_NL: np.ndarray, pooling: str) -> np.ndarray:
-    """What each slot's embedding is multiplied by, float32 [N, L]; for max, 1 where it counts.
+    """What each position's embedding is multiplied by, float32 [N, L]; for max, 1 where it counts.
 
     Args:
-        weights_NL: float64, 0 in empty slots; others from the smallest normal float32 up to
+        weights_NL: float64, 0 in empty positions; others from the smallest normal float32 up to
             NUMBER_LIMIT.
         pooling: "sum", "mean", "sqrtn" or "max".
     """
@@ -92,19 +92,7 @@ def pooling_coefficients(weights_NL: np.ndarray, pooling: str) -> np.ndarray:
 
 def distinct_texts(array: pa.Array, column: str) -> tuple[pa.Array, np.ndarray | None]:
     """The texts, large_binary [V], and int64 [N] into them; None: row n has text n."""
-    values, indices = array, None
-    if pa.types.is_dictionary(array.type):
-        values, indices = array.dictionary, array.indices
-        if len(values) > len(array) or indices.null_count:
-            values, indices = values.take(indices), None
-    if pa.types.is_integer(values.type) or pa.types.is_null(values.type):
-        values = values.cast(pa.string())
-    try:
-        texts = values.cast(_BINARY)
-    except pa.ArrowException as error:
-        raise ValueError(
-            f"column '{column}' holds {array.type}, and lists are read as text"
-        ) from error
+    texts, indices = binary_texts(array, column=column)
     if indices is None:
         return texts, None
     return texts, indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.datetime_formats import iso_seconds
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.kernels.arrow_values import text_column
@@ -41,11 +42,11 @@ def open_ages(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:
     )
 
 
-def newest_time(arrays: Iterable[pa.Array], format: str) -> str:
+def newest_time(counts: Iterable[ColumnCounts], format: str) -> str:
     """The newest point in time of some texts, in the format iso; that of 1970 if none tells one."""
     newest = NO_TIME
-    for array in arrays:
-        seconds = _seconds_of(array, format)
+    for portion in counts:
+        seconds = _seconds_of(portion.values, format)
         known = seconds[seconds != NO_TIME]
         if len(known) and (newest == NO_TIME or known.max() > newest):
             newest = int(known.max())

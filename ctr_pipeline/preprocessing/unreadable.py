@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 
+from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.kernels.arrow_values import text_column
 from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
@@ -24,18 +25,14 @@ def datetime_formats_of(features: Sequence[FeatureSpec]) -> list[tuple[str, str]
     )
 
 
-def count_without_time(arrays: Iterable[pa.Array], format: str) -> int:
+def count_without_time(counts: Iterable[ColumnCounts], format: str) -> int:
     """Rows with a text that tells no time; missing values are not counted."""
     count = 0
-    for array in arrays:
-        text = text_column(array, column="values")
-        seconds = parse_seconds(text.values, format)
-        lengths = np.diff(text.values.offsets)
-        if len(text.values.validity):
-            bits = np.unpackbits(text.values.validity, bitorder="little")
-            first = text.values.validity_offset
-            lengths = lengths * bits[first : first + text.num_values]
-        is_unreadable = (seconds == NO_TIME) & (lengths > 0)
-        rows = is_unreadable if text.indices is None else is_unreadable[text.indices]
-        count += int(np.count_nonzero(rows))
+    for portion in counts:
+        text = text_column(portion.values, column="values").values
+        is_text = pc.greater(pc.binary_length(portion.values), 0)
+        is_unreadable = (parse_seconds(text, format) == NO_TIME) & np.asarray(
+            pc.fill_null(is_text, False)
+        )
+        count += int(portion.num_rows[is_unreadable].sum())
     return count

@@ -72,6 +72,7 @@ def line_chart(
     label: str,
     mark: Mark | None = None,
     reference: float | None = None,
+    lowest: float | None = None,
 ) -> Markup:
     """Lines over a shared x axis.
 
@@ -81,15 +82,20 @@ def line_chart(
         label: What the chart shows, in words.
         mark: Ringed, with its text beside it.
         reference: A dashed horizontal line, drawn if it is near the lines.
+        lowest: Where the y axis begins; None: near the lowest point.
     """
     shown = [(one, thin(one.points)) for one in series if one.points]
     xs = [x for _, points in shown for x, _, _ in points]
     ys = [y for _, points in shown for _, y, _ in points]
     x_low, x_high = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
     y_low, y_high = padded_range(ys, padding=0.06 if mark is None else 0.14)
+    if lowest is not None:
+        y_low = lowest
     x_at, y_at = _FRAME.x_scale(x_low, x_high), _FRAME.y_scale(y_low, y_high)
     x_ticks, y_ticks = nice_ticks(x_low, x_high, 5), nice_ticks(y_low, y_high, 6)
     x_ticks = [tick for tick in x_ticks if tick == int(tick)]
+    if lowest is not None:
+        y_ticks = [tick for tick in y_ticks if tick == int(tick)]
     parts = [
         _FRAME.y_axis(y_at, y_ticks, tick_texts(y_ticks)),
         _FRAME.x_axis(x_at, x_ticks, [short_count(tick) for tick in x_ticks], x_name),
@@ -139,6 +145,52 @@ def _ring(mark: Mark, x_at: Scale, y_at: Scale) -> Markup:
         min(max(x, _FRAME.left + 40), _FRAME.right - 30),
         round(y + 22 if mark.below else y - 13, 1),
         mark.text,
+    )
+
+
+@dataclass(frozen=True)
+class Column:
+    """An upright bar.
+
+    Attributes:
+        value: Its height, not negative.
+        group: Which of two colours, 0 or 1.
+        text: The tooltip.
+    """
+
+    value: float
+    group: int
+    text: str
+
+
+def column_chart(columns: Sequence[Column], *, label: str) -> Markup:
+    """Upright bars side by side, at least one of them above 0, over a width of its own."""
+    frame = Frame(left=52, top=8, right=956, bottom=150)
+    y_at = frame.y_scale(0.0, 1.05 * max(one.value for one in columns))
+    ticks = nice_ticks(0.0, y_at.high, 4)
+    width = (frame.right - frame.left) / len(columns)
+    bars = Markup("").join(
+        Markup(
+            '<rect class="column group{}" x="{}" y="{}" width="{}" height="{}">'
+            "<title>{}</title></rect>"
+        ).format(
+            one.group,
+            round(frame.left + place * width, 2),
+            y_at(one.value),
+            round(max(0.5, width * 0.86), 2),
+            round(frame.bottom - y_at(one.value), 1),
+            one.text,
+        )
+        for place, one in enumerate(columns)
+    )
+    axis = Markup('<path class="axis" d="M{} {}H{}"/>').format(
+        frame.left, frame.bottom, frame.right
+    )
+    return svg(
+        960,
+        158,
+        frame.y_axis(y_at, ticks, [short_count(one) for one in ticks]) + bars + axis,
+        label=label,
     )
 
 

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import SplitRows
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
+from ctr_pipeline.distributed.master.status import JobEvent, JobView
 from ctr_pipeline.evaluation.auc import RocPoint
 from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
@@ -16,7 +18,7 @@ from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import RowsDrift, Statistics
-from ctr_pipeline.training.history import EpochRecord
+from ctr_pipeline.training.history import EpochRecord, WorldRecord
 from ctr_pipeline.training.profile import TrainingProfile
 
 
@@ -75,40 +77,6 @@ class StageTiming(_Frozen):
     seconds: float
 
 
-class MemberUse(_Frozen):
-    """A member of a job of several processes.
-
-    Attributes:
-        name: Role and index, such as `ps-0`.
-        restarts: Starts after the first.
-        cpu_seconds: Processor seconds of its last process.
-        rss_bytes: Resident memory at the end.
-        rows_held: Embedding rows; 0 for those that hold none.
-        bytes_moved: Bytes received and sent.
-    """
-
-    name: str
-    restarts: int
-    cpu_seconds: float
-    rss_bytes: int
-    rows_held: int
-    bytes_moved: int
-
-
-class Recovery(_Frozen):
-    """A failure and the recovery from it.
-
-    Attributes:
-        what: The failure.
-        done: The recovery.
-        seconds: Seconds until work went on.
-    """
-
-    what: str
-    done: str
-    seconds: float
-
-
 class EnsembleMember(_Frozen):
     """One model of an ensemble.
 
@@ -127,26 +95,6 @@ class EnsembleMember(_Frozen):
     valid_logloss: float | None = None
     valid_auc: float | None = None
     stopped_because: str = ""
-
-
-class JobSummary(_Frozen):
-    """Work and failures of a job of several processes.
-
-    Attributes:
-        num_total: Records to be trained, over all epochs.
-        num_trained: Records trained.
-        num_repeated: Records trained again after a failure.
-        num_dropped: Records given up.
-        members: Members, by name.
-        recoveries: Recoveries, by time.
-    """
-
-    num_total: int
-    num_trained: int
-    num_repeated: int
-    num_dropped: int
-    members: tuple[MemberUse, ...]
-    recoveries: tuple[Recovery, ...]
 
 
 class ReportData(_Frozen):
@@ -178,7 +126,11 @@ class ReportData(_Frozen):
         embedding_bytes: Their memory, optimizer state and index included.
         spilled_bytes: Bytes in files, beyond a memory limit.
         export_path: Path of the servable model.
-        job: The job of a run in several processes; None in one process.
+        job: The job of a run in several processes, as its master told of it last; None in one
+            process.
+        worlds: The replicas that trained together, in their order; empty otherwise.
+        replicas: The processes of such a training while it goes on; empty otherwise.
+        replica_events: What happened to them last.
         ensemble: Models of an ensemble, whose first one has the learning curves; else empty.
         num_refit_rows: Training and validation rows, if the model was refitted on both.
         is_finished: Whether the run has finished; metrics are missing otherwise.
@@ -212,7 +164,10 @@ class ReportData(_Frozen):
     embedding_bytes: int | None = None
     spilled_bytes: int = 0
     export_path: str | None = None
-    job: JobSummary | None = None
+    job: JobView | None = None
+    worlds: tuple[WorldRecord, ...] = ()
+    replicas: tuple[MemberStatus, ...] = ()
+    replica_events: tuple[JobEvent, ...] = ()
     ensemble: tuple[EnsembleMember, ...] = ()
     num_refit_rows: int | None = None
     is_finished: bool = True
@@ -222,6 +177,23 @@ class ReportData(_Frozen):
     def sensitive_columns(self) -> frozenset[str]:
         """Columns whose values are never shown."""
         return frozenset(row.feature for row in self.plan if row.sensitive)
+
+
+class LiveData(ReportData):
+    """Everything the page of a run shows while it goes on.
+
+    Attributes:
+        state: What the run does, such as `running: training`.
+        is_over: Whether it will change no more.
+        epochs: Most epochs; None before training.
+        warnings: What whoever looks should know first.
+    """
+
+    state: str
+    is_over: bool = False
+    epochs: int | None = None
+    warnings: tuple[str, ...] = ()
+    is_finished: bool = False
 
 
 class ProfileData(_Frozen):

@@ -68,7 +68,7 @@ def _on_model(data: ReportData) -> list[Finding]:
         return [
             Finding("look", "There are no held-out rows, so nothing says how good the model is.")
         ]
-    found = on_result(result, name, telling=_most_telling(data))
+    found = on_result(result, name, telling=_most_informative(data))
     if data.test is not None and data.valid is not None and data.valid.auc - data.test.auc > _GAP:
         found.append(
             Finding(
@@ -128,7 +128,7 @@ def on_result(result: EvaluationResult, name: str, *, telling: str | None = None
     return found
 
 
-def _most_telling(data: ReportData) -> str | None:
+def _most_informative(data: ReportData) -> str | None:
     """The feature of greatest importance, or else of greatest mutual information with the click."""
     if data.importance:
         return max(data.importance, key=lambda row: row.auc_drop).feature
@@ -249,23 +249,24 @@ def _on_job(data: ReportData) -> list[Finding]:
     job = data.job
     if job is None:
         return []
-    if job.num_dropped:
+    records = job.records
+    if records.dropped:
         return [
             Finding(
                 "look",
-                f"{count_text(job.num_dropped)} of {count_text(job.num_total)} records were given "
+                f"{count_text(records.dropped)} of {count_text(records.total)} records were given "
                 "up: their tasks failed again and again.",
             )
         ]
-    if not job.recoveries:
+    if not job.disruptions:
         return []
-    slowest = max(one.seconds for one in job.recoveries)
-    times = "once" if len(job.recoveries) == 1 else f"{len(job.recoveries)} times"
+    slowest = max(one.seconds_lost for one in job.disruptions)
+    times = "once" if len(job.disruptions) == 1 else f"{len(job.disruptions)} times"
     return [
         Finding(
             "good",
             f"The job recovered {times} from a failure, in at most {duration_text(slowest)}; no "
-            f"record was lost, {count_text(job.num_repeated)} were trained again.",
+            f"record was lost, {count_text(records.repeated)} were trained again.",
         )
     ]
 

@@ -1,6 +1,9 @@
 """`render_report`: facts in, one HTML text out."""
 
+import base64
+import hashlib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,13 @@ import jinja2
 from markupsafe import Markup
 
 from ctr_pipeline.reporting.comparison_view import comparison_page
-from ctr_pipeline.reporting.data import ComparisonData, DriftData, ProfileData, ReportData
+from ctr_pipeline.reporting.data import (
+    ComparisonData,
+    DriftData,
+    LiveData,
+    ProfileData,
+    ReportData,
+)
 from ctr_pipeline.reporting.findings import decide_findings
 from ctr_pipeline.reporting.formats import (
     bytes_text,
@@ -22,14 +31,23 @@ from ctr_pipeline.reporting.formats import (
     visible_text,
 )
 from ctr_pipeline.reporting.headline import headline_cards, model_title, summary_sentence
+from ctr_pipeline.reporting.live_page import live_page
 from ctr_pipeline.reporting.search_data import SearchData
 from ctr_pipeline.reporting.search_page import search_page
 from ctr_pipeline.reporting.section import PageSection
-from ctr_pipeline.reporting.sections import PROFILE_SECTIONS, REPORT_SECTIONS
+from ctr_pipeline.reporting.sections import LIVE_SECTIONS, PROFILE_SECTIONS, REPORT_SECTIONS
 from ctr_pipeline.reporting.table_pages import drift_page, drift_sections, moment_text, profile_page
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SECTIONS = Path(__file__).parent / "sections"
+
+_LIVE_SCRIPT = (_TEMPLATES / "live.js").read_text(encoding="utf-8")
+LIVE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; script-src 'sha256-"
+    f"{base64.b64encode(hashlib.sha256(_LIVE_SCRIPT.encode()).digest()).decode()}'"
+)
+"""`Content-Security-Policy` of the page that `render_live` makes."""
 
 
 def render_report(data: ReportData) -> str:
@@ -48,6 +66,16 @@ def render_report(data: ReportData) -> str:
         "findings": decide_findings(data),
     }
     return _render("page.html.j2", head, (section(data) for section in REPORT_SECTIONS))
+
+
+def render_live(data: LiveData) -> str:
+    """The page of a run that goes on, made as `render_report` makes its.
+
+    It brings itself up to date by a script of its own, the only one that `LIVE_POLICY` lets run.
+    """
+    sections = (section(data) for section in LIVE_SECTIONS)
+    values = live_page(data) | {"policy": LIVE_POLICY, "script": Markup(_LIVE_SCRIPT)}  # noqa: S704 - our own file
+    return _render("live.html.j2", values, sections)
 
 
 def render_profile(data: ProfileData) -> str:
@@ -74,6 +102,25 @@ def render_search(data: SearchData) -> str:
 def _render(
     template: str, values: dict[str, Any], sections: Iterable[PageSection | None] = ()
 ) -> str:
+    environment = _environment()
+    style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
+    shown = [
+        {
+            "anchor": one.anchor,
+            "title": one.title,
+            "html": Markup(  # noqa: S704 - escaped by its template
+                environment.get_template(one.template).render(data=values["data"], **one.values)
+            ),
+        }
+        for one in sections
+        if one is not None
+    ]
+    return environment.get_template(template).render(style=style, sections=shown, **values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Templates, each compiled once: a page that brings itself up to date is made often."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([_TEMPLATES, _SECTIONS]),
         autoescape=True,
@@ -92,19 +139,7 @@ def _render(
         value=value_text,
         short=shorten,
     )
-    style = Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    shown = [
-        {
-            "anchor": one.anchor,
-            "title": one.title,
-            "html": Markup(  # noqa: S704 - escaped by its template
-                environment.get_template(one.template).render(data=values["data"], **one.values)
-            ),
-        }
-        for one in sections
-        if one is not None
-    ]
-    return environment.get_template(template).render(style=style, sections=shown, **values)
+    return environment
 
 
 def _clean(value: object) -> object:

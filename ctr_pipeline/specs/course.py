@@ -1,13 +1,13 @@
-"""Keys of `train` that steer a job: the config declares none of them again, the job's spec has all.
+"""Keys of `train` and `runtime` that steer a job: its spec holds them as the config does.
 
 A new one is its field here, and its use.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ctr_pipeline.specs.section import MAY_CHANGE, NO_MODEL, NotSearched, Section
+from ctr_pipeline.specs.section import MAY_CHANGE, NO_MODEL, SERVERS_ONLY, NotSearched, Section
 
 
 class TrainingCourse(Section):
@@ -63,3 +63,113 @@ class RowLifecycle(Section):
     def memory_limit_bytes(self) -> int | None:
         """Bytes of records in the memory of a process; None: no limit."""
         return None if self.memory_limit_gb is None else round(self.memory_limit_gb * 1e9)
+
+
+class UpdateRule(Section):
+    """How the gradients of batches become updates: keys of `runtime`."""
+
+    update: Annotated[Literal["async", "sync", "bounded"], SERVERS_ONLY] = Field(
+        default="async",
+        description="async: each batch's gradients are applied as they come, and a worker computes "
+        "the next batch meanwhile unless train.deterministic is set; sync: the mean of those of "
+        "grads_to_wait batches; bounded: as they come, and a worker that is more than "
+        "max_staleness batches ahead of the slowest waits (stale-synchronous parallel).",
+    )
+    grads_to_wait: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="With update: sync, batches of one update; fewer where fewer workers train. "
+        "A batch that missed its update joins the next, with weight "
+        "1 / (1 + updates since its pull), as in n-softsync.",
+    )
+    max_staleness: int = Field(
+        default=4,
+        ge=0,
+        description="With update: bounded, batches that a worker may be ahead of the slowest one; "
+        "a worker that is silent for 15 seconds is not waited for.",
+    )
+    scale_learning_rate_by_staleness: bool = Field(
+        default=False,
+        description="With update: async or bounded, divide the learning rate of a batch by the "
+        "updates since its pull.",
+    )
+
+
+class WorkersConfig(Section):
+    """How many workers train; they come and go while a job runs."""
+
+    min: int = Field(
+        default=1, ge=1, le=1000, description="Training starts as soon as this many workers run."
+    )
+    max: int = Field(default=1, ge=1, le=1000, description="Largest number of workers.")
+
+
+class Supervision(Section):
+    """How many workers a job keeps, when it replaces a member, what it bears: keys of `runtime`."""
+
+    workers: WorkersConfig | Literal["auto"] = Field(
+        default=WorkersConfig(),
+        description="Smallest and largest number of workers; auto: as many as make training "
+        "faster.",
+    )
+    standby_workers: Annotated[int, SERVERS_ONLY] = Field(
+        default=0, ge=0, le=100, description="Started workers that wait to replace a lost one."
+    )
+    heartbeat_seconds: Annotated[float, SERVERS_ONLY] = Field(
+        default=0.2, gt=0, le=60, description="Seconds between a member's reports to the master."
+    )
+    silence_seconds: float = Field(
+        default=5.0,
+        gt=0,
+        le=3600,
+        description="A member that has not reported for so long is replaced; a worker's tasks go "
+        "to others.",
+    )
+    startup_timeout_seconds: Annotated[float, SERVERS_ONLY] = Field(
+        default=120.0,
+        gt=0,
+        le=3600,
+        description="A started member that has not registered for so long is started anew. The "
+        "time in which it waits for a node, a quota or its image does not count.",
+    )
+    termination_grace_seconds: Annotated[float, SERVERS_ONLY] = Field(
+        default=30.0,
+        ge=0,
+        le=3600,
+        description="A parameter server that is asked to end (SIGTERM), as on a node that is "
+        "drained, stays for so long at most, until a checkpoint holds all that was trained; also "
+        "the grace period of its pod.",
+    )
+    work_ahead_seconds: Annotated[float, SERVERS_ONLY] = Field(
+        default=5.0,
+        gt=0,
+        le=3600,
+        description="Tasks that a worker holds at a time last so long, so that it can go on while "
+        "the master is away.",
+    )
+    max_task_failures: Annotated[int, SERVERS_ONLY] = Field(
+        default=3,
+        ge=1,
+        description="Failures of one task, lost workers left out, after which the run stops.",
+    )
+    max_dropped_tasks: Annotated[int, SERVERS_ONLY] = Field(
+        default=0,
+        ge=0,
+        description="Tasks that may be left out after max_task_failures instead; the summary "
+        "names them.",
+    )
+    move_partitions_after_seconds: Annotated[float | None, SERVERS_ONLY] = Field(
+        default=30.0,
+        ge=5,
+        le=3600,
+        description="A parameter server that uses more than 90 % of its cores for so long, on "
+        "average, gives its hottest partitions to the idlest one while training goes on; null: "
+        "partitions move only when their servers are scaled.",
+    )
+    storage_timeout_seconds: Annotated[float, SERVERS_ONLY] = Field(
+        default=600.0,
+        ge=0,
+        description="Seconds for which a job tries again while its checkpoints cannot be read or "
+        "written; then it ends, and --resume goes on from the last checkpoint.",
+    )

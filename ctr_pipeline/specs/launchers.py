@@ -19,16 +19,27 @@ class LauncherKind:
         mode: Its name in `runtime.mode`.
         code: `module:class` of a `distributed.coordination.launching.Launcher`.
         summary: What it starts members as; follows the mode in the config's documentation.
+        max_workers_starting: Workers that a master starts at a time.
         spans_hosts: Members may run on other machines than the launcher. They then listen on all
             addresses of their hosts, and talk by TLS.
         section: Section of the config with its options; None: it has none.
+        server_memory_key: Key of the config with the memory of a parameter server, as Kubernetes
+            writes it; None: a server has that of its host.
+        queue_key: Key of the config with the queue in which members wait for quota, if it is set;
+            None: there are no queues.
+        series_of_drivers: `module:function` that names the processes of which each goes on with
+            the job of the one before, if this is one of them; None: nobody starts another.
     """
 
     mode: str
     code: str
     summary: str
+    max_workers_starting: int
     spans_hosts: bool = False
     section: str | None = None
+    server_memory_key: str | None = None
+    queue_key: str | None = None
+    series_of_drivers: str | None = None
 
     @property
     def bind_host(self) -> str:
@@ -36,8 +47,8 @@ class LauncherKind:
         return "0.0.0.0" if self.spans_hosts else "127.0.0.1"  # noqa: S104  members prove who they are
 
 
-def load_class(reference: str) -> Any:
-    """Imports the class that `module:class` names."""
+def load_code(reference: str) -> Any:
+    """Imports the class or function that `module:name` names."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
@@ -47,13 +58,20 @@ _ALL = (
         "processes",
         "ctr_pipeline.distributed.launchers.processes.launcher:ProcessLauncher",
         "a master, parameter servers and workers are processes of this machine",
+        # Each costs seconds of several cores.
+        max_workers_starting=4,
     ),
     LauncherKind(
         "kubernetes",
         "ctr_pipeline.distributed.launchers.kubernetes.launcher:KubernetesLauncher",
         "they are pods of a cluster, where ctrpipe submit starts them",
+        # Nodes start theirs side by side, and the cluster keeps those that find no node yet.
+        max_workers_starting=1000,
         spans_hosts=True,
         section="kubernetes",
+        server_memory_key="kubernetes.parameter_servers.memory",
+        queue_key="kubernetes.queue",
+        series_of_drivers="ctr_pipeline.distributed.launchers.kubernetes.pods:owner_of_this_pod",
     ),
 )
 

@@ -1,8 +1,12 @@
-"""How learning rates follow the number of batches of a step: `train.scale_learning_rate`."""
+"""Batches of a step of several workers, and how learning rates follow their number.
+
+`train.global_batch` and `train.scale_learning_rate`.
+"""
 
 import math
 from typing import Literal
 
+GlobalBatch = Literal["growing", "fixed"]
 LearningRateScaling = Literal["none", "linear", "sqrt"]
 
 

@@ -33,8 +33,25 @@ class IsPath:
     """The value names files; the same files may have another name on another machine."""
 
 
+@dataclass(frozen=True)
+class ServersOnly:
+    """The key has no meaning with `runtime.strategy: allreduce`."""
+
+
+@dataclass(frozen=True)
+class LayerWidths:
+    """The value is the widths of layers, each connected with all units of the one before.
+
+    Attributes:
+        on_inputs: The first layer is connected with all inputs of the model.
+    """
+
+    on_inputs: bool = False
+
+
 MAY_CHANGE = MayChange()
 IS_PATH = IsPath()
+SERVERS_ONLY = ServersOnly()
 NO_MODEL = NotSearched("does not change what a model learns")
 
 

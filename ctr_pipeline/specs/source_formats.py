@@ -33,7 +33,6 @@ _FORMATS = "ctr_pipeline.dataset.formats"
 SOURCE_FORMATS = (
     RegisteredFormat(f"{_FORMATS}.query.format:QueryFormat"),
     RegisteredFormat(f"{_FORMATS}.maxcompute.format:MaxComputeFormat"),
-    RegisteredFormat(f"{_FORMATS}.databases.format:DatabaseFormat"),
     RegisteredFormat(f"{_FORMATS}.recordio.format:RecordIOFormat", ("recordio",)),
     RegisteredFormat(f"{_FORMATS}.parquet.format:ParquetFormat", ("parquet",)),
     RegisteredFormat(f"{_FORMATS}.text.format:TextFormat", ("csv", "tsv")),

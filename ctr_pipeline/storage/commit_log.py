@@ -12,12 +12,13 @@ from ctr_pipeline.storage.commits import (
     MANIFESTS,
     PARTS,
     PINS,
+    CommitId,
     Entry,
     Manifest,
     Part,
     Pin,
     Seal,
-    Slot,
+    commit_ids_of,
     decode_entry,
     decode_pin,
     encode_entry,
@@ -26,17 +27,46 @@ from ctr_pipeline.storage.commits import (
     part_key,
     pin_key,
     plan_seal,
-    slots_of,
     superseded,
     unneeded_parts,
 )
-from ctr_pipeline.storage.protocol import ObjectExistsError, ObjectMissingError, Storage
+from ctr_pipeline.storage.protocol import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectTruncatedError,
+    Storage,
+)
 
 _BLOCK_BYTES = 1 << 20
 
 
 class FencedError(StorageError):
     """Another process writes this storage now; what this one would commit does not count."""
+
+
+def fenced(address: str) -> FencedError:
+    """The error of a writer that another one has replaced."""
+    return FencedError(
+        "another process has taken over",
+        place=address,
+        remedy="Let one process at a time write a run",
+    )
+
+
+@contextmanager
+def damage_explained() -> Iterator[None]:
+    """An object that is not as a commit names it is a damaged checkpoint.
+
+    Raises:
+        CheckpointError: It is missing, ends too early, or was written again while it was read.
+    """
+    try:
+        yield
+    except ObjectMissingError as error:
+        raise CheckpointError("is missing", place=error.place) from error
+    except (ObjectChangedError, ObjectTruncatedError) as error:
+        raise CheckpointError(error.message, place=error.place) from error
 
 
 class CommitReader:
@@ -48,8 +78,8 @@ class CommitReader:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        # A slot is written once.
-        self._entries: dict[Slot, Entry] = {}
+        # A commit is written once.
+        self._entries: dict[CommitId, Entry] = {}
 
     def newest(self) -> Manifest | None:
         """The newest commit; None where nothing is committed.
@@ -57,8 +87,8 @@ class CommitReader:
         Raises:
             CheckpointError: Its manifest is damaged.
         """
-        for slot in self.slots():
-            entry = self._entry(slot)
+        for commit_id in self.commit_ids():
+            entry = self._entry(commit_id)
             if isinstance(entry, Manifest):
                 return entry
             if entry is None:
@@ -66,14 +96,26 @@ class CommitReader:
                 return self.newest()
         return None
 
-    def manifest(self, slot: Slot) -> Manifest | None:
-        """The commit of a slot; None where there is a seal instead, or retention has deleted it.
+    def manifest(self, commit_id: CommitId) -> Manifest | None:
+        """The commit of an id; None where there is a seal instead, or retention has deleted it.
 
         Raises:
             CheckpointError: Its manifest is damaged.
         """
-        entry = self._entry(slot)
+        entry = self._entry(commit_id)
         return entry if isinstance(entry, Manifest) else None
+
+    def require_newest(self, generation: int) -> None:
+        """Refuses to go on for a writer that another one has replaced.
+
+        Raises:
+            FencedError: There is a later generation, or the seal of this one.
+        """
+        ids = self.commit_ids()
+        if not ids or ids[0].generation < generation:
+            return
+        if ids[0].generation > generation or isinstance(self._entry(ids[0]), Seal):
+            raise fenced(self.storage.address)
 
     def open_part(self, part: Part) -> IO[bytes]:
         """Opens a part of a commit to be read; `Storage.open` says how.
@@ -81,10 +123,8 @@ class CommitReader:
         Raises:
             CheckpointError: It is missing.
         """
-        try:
+        with damage_explained():
             return self.storage.open(part.key)
-        except ObjectMissingError as error:
-            raise CheckpointError("is missing", place=error.place) from error
 
     def verify_part(self, part: Part) -> None:
         """Reads a part to its end.
@@ -93,7 +133,7 @@ class CommitReader:
             CheckpointError: It is missing, or not as it was written.
         """
         num_bytes = crc32 = 0
-        with self.open_part(part) as file:
+        with damage_explained(), self.open_part(part) as file:
             while block := file.read(_BLOCK_BYTES):
                 num_bytes += len(block)
                 crc32 = zlib.crc32(block, crc32)
@@ -117,8 +157,8 @@ class CommitReader:
         while (manifest := self.newest()) is not None:
             self.storage.write(pin_key(consumer), encode_pin(manifest))
             # Retention deletes a manifest first and looks for pins of its parts then.
-            self._entries.pop(manifest.slot)
-            if self._entry(manifest.slot) is not None:
+            self._entries.pop(manifest.commit_id)
+            if self._entry(manifest.commit_id) is not None:
                 return manifest
         return None
 
@@ -126,26 +166,26 @@ class CommitReader:
         """Parts that only this consumer needs may be deleted."""
         self.storage.delete([pin_key(consumer)])
 
-    def slots(self) -> list[Slot]:
-        """Slots of all manifests and seals, the newest first."""
-        return slots_of(one.key for one in self.storage.list(MANIFESTS))
+    def commit_ids(self) -> list[CommitId]:
+        """Ids of all manifests and seals, the newest first."""
+        return commit_ids_of(one.key for one in self.storage.list(MANIFESTS))
 
-    def place_of(self, slot: Slot) -> str:
-        """Where the manifest of a slot lies, as errors name it."""
-        return self._place(manifest_key(slot))
+    def place_of(self, commit_id: CommitId) -> str:
+        """Where a manifest lies, as errors name it."""
+        return self._place(manifest_key(commit_id))
 
     def _place(self, key: str) -> str:
         return f"{self.storage.address}/{key}"
 
-    def _entry(self, slot: Slot) -> Entry | None:
-        """What a slot holds; None where it was deleted meanwhile."""
-        if slot not in self._entries:
+    def _entry(self, commit_id: CommitId) -> Entry | None:
+        """What is stored under an id; None where it was deleted meanwhile."""
+        if commit_id not in self._entries:
             try:
-                data = self.storage.read(manifest_key(slot))
+                data = self.storage.read(manifest_key(commit_id))
             except ObjectMissingError:
                 return None
-            self._entries[slot] = decode_entry(slot, data, place=self.place_of(slot))
-        return self._entries[slot]
+            self._entries[commit_id] = decode_entry(commit_id, data, place=self.place_of(commit_id))
+        return self._entries[commit_id]
 
     def _pins(self) -> list[Pin]:
         pins = []
@@ -203,23 +243,27 @@ class CommitWriter(CommitReader):
         super().__init__(storage)
         self.writer = secrets.token_hex(8)
         seal = self._take_over()
-        self._slot = Slot(seal.slot.generation + 1, 0)
+        self._next_id = CommitId(seal.commit_id.generation + 1, 0)
         self._token = secrets.token_hex(8)
 
     @property
     def generation(self) -> int:
         """Higher than that of all writers before."""
-        return self._slot.generation
+        return self._next_id.generation
 
     @contextmanager
-    def create_part(self, name: str) -> Iterator["PartFile"]:
+    def create_part(self, name: str, attempt: str | None = None) -> Iterator["PartFile"]:
         """A part of the next commit, whole once the block ends; nothing of it counts before that.
 
+        Args:
+            name: Ends its key.
+            attempt: Hexadecimal digits that the keys of parts written together share; None: drawn.
+
         Raises:
-            StorageAwayError: Write it again.
+            StorageAwayError: Write it again, in another attempt.
         """
         # Another attempt has another key: what the first one left may still arrive.
-        key = part_key(self._slot, f"{self._token}{secrets.token_hex(4)}", name)
+        key = part_key(self._next_id, f"{self._token}{attempt or secrets.token_hex(4)}", name)
         with self.storage.create(key) as file, PartFile(file, key) as part:
             yield part
 
@@ -240,85 +284,85 @@ class CommitWriter(CommitReader):
         """
         parts = tuple(parts)
         while True:
-            manifest = Manifest(self._slot, self.writer, parts, state)
+            manifest = Manifest(self._next_id, self.writer, parts, state)
             try:
-                self.storage.put_if_absent(manifest_key(self._slot), encode_entry(manifest))
+                self.storage.put_if_absent(manifest_key(self._next_id), encode_entry(manifest))
             except ObjectExistsError as error:
-                self._require_own(self._slot, error)
+                self._require_own(self._next_id, error)
                 # The answer to an earlier call was lost, and what it committed counts.
-                self._slot = self._slot.next
+                self._next_id = self._next_id.next
                 continue
-            self._entries[self._slot] = manifest
-            self._slot = self._slot.next
+            self._entries[self._next_id] = manifest
+            self._next_id = self._next_id.next
             return manifest
 
-    def retain(self, kept: Collection[Slot]) -> None:
+    def retain(self, kept: Collection[CommitId]) -> None:
         """Deletes commits, damaged ones included, and the parts that no other one needs.
 
         Args:
-            kept: Slots of commits that stay, beside the newest and those that consumers have
+            kept: Ids of commits that stay, beside the newest and those that consumers have
                 pinned.
 
         Raises:
             FencedError: Another process has taken over; it decides what stays.
         """
-        slots = self.slots()
-        if slots and slots[0] >= self._slot:
-            self._require_own(slots[0])
-        manifests: dict[Slot, Manifest | None] = {}
-        for slot in slots:
+        commit_ids = self.commit_ids()
+        if commit_ids and commit_ids[0] >= self._next_id:
+            self._require_own(commit_ids[0])
+        manifests: dict[CommitId, Manifest | None] = {}
+        for commit_id in commit_ids:
             try:
-                entry = self._entry(slot)
+                entry = self._entry(commit_id)
             except CheckpointError:
-                manifests[slot] = None
+                manifests[commit_id] = None
                 continue
             if isinstance(entry, Manifest):
-                manifests[slot] = entry
-        pinned = {pin.slot for pin in self._pins()}
+                manifests[commit_id] = entry
+        pinned = {pin.commit_id for pin in self._pins()}
         doomed = superseded(manifests, kept={*kept, *pinned})
-        self.storage.delete(manifest_key(slot) for slot in doomed)
-        for slot in doomed:
-            del manifests[slot]
-            self._entries.pop(slot, None)
+        self.storage.delete(manifest_key(commit_id) for commit_id in doomed)
+        for commit_id in doomed:
+            del manifests[commit_id]
+            self._entries.pop(commit_id, None)
         unneeded = unneeded_parts(
             [one.key for one in self.storage.list(PARTS)],
             kept=[one for one in manifests.values() if one is not None],
             # A consumer that pinned a manifest before it went keeps the parts.
             pins=self._pins(),
-            before=self._slot,
+            before=self._next_id,
         )
         self.storage.delete(unneeded)
 
     def _take_over(self) -> Seal:
         while True:
-            slots = self.slots()
+            commit_ids = self.commit_ids()
             try:
-                newest = self._entry(slots[0]) if slots else None
+                newest = self._entry(commit_ids[0]) if commit_ids else None
             except CheckpointError:
                 # Whether it ends a generation cannot be read. The next round ends the other one.
-                self._put_seal(slots[0].next)
+                self._put_seal(commit_ids[0].next)
                 continue
-            if slots and newest is None:
+            if commit_ids and newest is None:
                 continue  # deleted meanwhile: there is a newer one
             if (seal := self._put_seal(plan_seal(newest))) is not None:
                 self._require_conditional_writes(seal)
                 return seal
 
-    def _put_seal(self, slot: Slot) -> Seal | None:
+    def _put_seal(self, commit_id: CommitId) -> Seal | None:
         """The seal; None where the writer before has committed once more."""
-        seal = Seal(slot, self.writer)
+        seal = Seal(commit_id, self.writer)
         try:
-            self.storage.put_if_absent(manifest_key(slot), encode_entry(seal))
+            self.storage.put_if_absent(manifest_key(commit_id), encode_entry(seal))
         except ObjectExistsError as error:
-            if isinstance(self._entry(slot), Seal):
-                raise self._fenced() from error
+            if isinstance(self._entry(commit_id), Seal):
+                raise fenced(self.storage.address) from error
             return None
         return seal
 
     def _require_conditional_writes(self, seal: Seal) -> None:
         try:
             # Other bytes, of the same content: equal ones count as put after a lost answer.
-            self.storage.put_if_absent(manifest_key(seal.slot), encode_entry(seal) + b"\n")
+            self.storage.put_if_absent(manifest_key(seal.commit_id), encode_entry(seal) + b"\n")
         except ObjectExistsError:
             return
         raise StorageError(
@@ -328,18 +372,11 @@ class CommitWriter(CommitReader):
             remedy="Use a store that has conditional writes, or a local folder",
         )
 
-    def _require_own(self, slot: Slot, error: Exception | None = None) -> None:
-        """Raises FencedError unless the slot holds a commit of this writer, of a lost answer."""
+    def _require_own(self, commit_id: CommitId, error: Exception | None = None) -> None:
+        """Raises FencedError unless the id is that of a commit of this writer, of a lost answer."""
         try:
-            entry = self._entry(slot)
+            entry = self._entry(commit_id)
         except CheckpointError:
             entry = None
         if not (isinstance(entry, Manifest) and entry.writer == self.writer):
-            raise self._fenced() from error
-
-    def _fenced(self) -> FencedError:
-        return FencedError(
-            "another process has taken over these checkpoints",
-            place=self.storage.address,
-            remedy="Let one process at a time write a run",
-        )
+            raise fenced(self.storage.address) from error

@@ -33,16 +33,16 @@ _PART = re.compile(rf"{PARTS}/(\d{{6,}})-(\d{{12,}})-[0-9a-f]+-(.+)")
 
 
 @dataclass(frozen=True, order=True)
-class Slot:
-    """The place of a manifest: commits are in the order of their slots."""
+class CommitId:
+    """Generation and number of a commit; commits are in the order of their ids."""
 
     generation: int
     number: int
 
     @property
-    def next(self) -> "Slot":
-        """The slot that the same writer commits to next."""
-        return Slot(self.generation, self.number + 1)
+    def next(self) -> "CommitId":
+        """The id of the same writer's next commit."""
+        return CommitId(self.generation, self.number + 1)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Manifest:
         state: As JSON.
     """
 
-    slot: Slot
+    commit_id: CommitId
     writer: str
     parts: tuple[Part, ...]
     state: Mapping[str, Any]
@@ -84,7 +84,7 @@ class Manifest:
 class Seal:
     """The end of a generation: `writer` has begun the next one."""
 
-    slot: Slot
+    commit_id: CommitId
     writer: str
 
 
@@ -92,37 +92,37 @@ class Seal:
 class Pin:
     """Parts that a consumer reads, and the commit that they are of."""
 
-    slot: Slot
+    commit_id: CommitId
     keys: tuple[str, ...]
 
 
 Entry = Manifest | Seal
 
 
-def manifest_key(slot: Slot) -> str:
-    """Where the manifest, or the seal, of a slot lies."""
-    return f"{MANIFESTS}/{_digits(slot)}.json"
+def manifest_key(commit_id: CommitId) -> str:
+    """Where the manifest, or the seal, of an id lies."""
+    return f"{MANIFESTS}/{_digits(commit_id)}.json"
 
 
-def slot_of(key: str) -> Slot | None:
-    """The slot of a manifest; None for any other object."""
+def commit_id_of(key: str) -> CommitId | None:
+    """The id of a manifest; None for any other object."""
     match = _MANIFEST.fullmatch(key)
-    return Slot(int(match[1]), int(match[2])) if match else None
+    return CommitId(int(match[1]), int(match[2])) if match else None
 
 
-def part_key(slot: Slot, token: str, name: str) -> str:
-    """Where a part lies that is written for a slot.
+def part_key(commit_id: CommitId, token: str, name: str) -> str:
+    """Where a part lies that is written for a commit.
 
     Args:
         token: Hexadecimal digits that no other attempt has.
     """
-    return f"{PARTS}/{_digits(slot)}-{token}-{name}"
+    return f"{PARTS}/{_digits(commit_id)}-{token}-{name}"
 
 
-def slot_of_part(key: str) -> Slot | None:
-    """The slot that a part was written for; None for any other object."""
+def commit_id_of_part(key: str) -> CommitId | None:
+    """The commit that a part was written for; None for any other object."""
     match = _PART.fullmatch(key)
-    return Slot(int(match[1]), int(match[2])) if match else None
+    return CommitId(int(match[1]), int(match[2])) if match else None
 
 
 def pin_key(consumer: str) -> str:
@@ -130,45 +130,47 @@ def pin_key(consumer: str) -> str:
     return f"{PINS}/{consumer}.json"
 
 
-def slots_of(keys: Iterable[str]) -> list[Slot]:
-    """Slots of all manifests and seals among the keys, the newest first."""
-    return sorted((slot for key in keys if (slot := slot_of(key))), reverse=True)
+def commit_ids_of(keys: Iterable[str]) -> list[CommitId]:
+    """Ids of all manifests and seals among the keys, the newest first."""
+    return sorted((commit_id for key in keys if (commit_id := commit_id_of(key))), reverse=True)
 
 
-def plan_seal(newest: Entry | None) -> Slot:
-    """Where a writer that takes over puts its seal; the generation after that slot's is its own.
+def plan_seal(newest: Entry | None) -> CommitId:
+    """Where a writer that takes over puts its seal; the generation after that one is its own.
 
     Args:
-        newest: What the newest slot holds; None where there is none.
+        newest: The newest manifest or seal; None where there is none.
     """
     if newest is None:
-        return Slot(0, 0)
+        return CommitId(0, 0)
     if isinstance(newest, Seal):
         # The writer that put it has committed nothing yet.
-        return Slot(newest.slot.generation + 1, 0)
-    return newest.slot.next
+        return CommitId(newest.commit_id.generation + 1, 0)
+    return newest.commit_id.next
 
 
-def superseded(slots: Iterable[Slot], *, kept: AbstractSet[Slot]) -> list[Slot]:
-    """Those that may be deleted, of the slots of manifests: not the newest, nor the kept ones."""
-    in_order = sorted(slots)
-    return [slot for slot in in_order[:-1] if slot not in kept]
+def superseded(commit_ids: Iterable[CommitId], *, kept: AbstractSet[CommitId]) -> list[CommitId]:
+    """Those that may be deleted, of the ids of manifests: not the newest, nor the kept ones."""
+    in_order = sorted(commit_ids)
+    return [commit_id for commit_id in in_order[:-1] if commit_id not in kept]
 
 
 def unneeded_parts(
-    present: Iterable[str], *, kept: Iterable[Manifest], pins: Iterable[Pin], before: Slot
+    present: Iterable[str], *, kept: Iterable[Manifest], pins: Iterable[Pin], before: CommitId
 ) -> list[str]:
     """Keys of parts that no kept manifest and no pin names.
 
     Args:
-        before: Parts of this slot and later ones may still be written, and stay.
+        before: Parts of this commit and later ones may still be written, and stay.
     """
     needed = {part.key for manifest in kept for part in manifest.parts}
     needed.update(key for pin in pins for key in pin.keys)
     return sorted(
         key
         for key in present
-        if key not in needed and (slot := slot_of_part(key)) is not None and slot < before
+        if key not in needed
+        and (commit_id := commit_id_of_part(key)) is not None
+        and commit_id < before
     )
 
 
@@ -180,11 +182,11 @@ def encode_entry(entry: Entry) -> bytes:
     return _encode({"writer": entry.writer, "parts": parts, "state": dict(entry.state)})
 
 
-def decode_entry(slot: Slot, data: bytes, *, place: str) -> Entry:
+def decode_entry(commit_id: CommitId, data: bytes, *, place: str) -> Entry:
     """What `encode_entry` made.
 
     Args:
-        slot: Where it lies.
+        commit_id: Where it lies.
         place: As errors name it.
 
     Raises:
@@ -193,18 +195,18 @@ def decode_entry(slot: Slot, data: bytes, *, place: str) -> Entry:
     found = _decode(data, place)
     try:
         if found.get("sealed"):
-            return Seal(slot, found["writer"])
+            return Seal(commit_id, found["writer"])
         parts = tuple(Part(*part) for part in found["parts"])
-        return Manifest(slot, found["writer"], parts, found["state"])
+        return Manifest(commit_id, found["writer"], parts, found["state"])
     except (KeyError, TypeError) as error:
         raise CheckpointError("has another form than a manifest", place=place) from error
 
 
 def encode_pin(manifest: Manifest) -> bytes:
     """The object of a pin on a commit."""
-    slot = manifest.slot
+    commit_id = manifest.commit_id
     keys: Sequence[str] = [part.key for part in manifest.parts]
-    return _encode({"generation": slot.generation, "number": slot.number, "keys": keys})
+    return _encode({"generation": commit_id.generation, "number": commit_id.number, "keys": keys})
 
 
 def decode_pin(data: bytes, *, place: str) -> Pin:
@@ -218,13 +220,13 @@ def decode_pin(data: bytes, *, place: str) -> Pin:
     """
     found = _decode(data, place)
     try:
-        return Pin(Slot(found["generation"], found["number"]), tuple(found["keys"]))
+        return Pin(CommitId(found["generation"], found["number"]), tuple(found["keys"]))
     except (KeyError, TypeError) as error:
         raise CheckpointError("has another form than a pin", place=place) from error
 
 
-def _digits(slot: Slot) -> str:
-    return f"{slot.generation:06d}-{slot.number:012d}"
+def _digits(commit_id: CommitId) -> str:
+    return f"{commit_id.generation:06d}-{commit_id.number:012d}"
 
 
 def _encode(content: dict[str, Any]) -> bytes:

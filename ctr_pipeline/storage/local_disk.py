@@ -17,6 +17,7 @@ from ctr_pipeline.storage.protocol import (
     StorageAwayError,
     StorageDeniedError,
     StoredObject,
+    changed,
     check_key,
 )
 
@@ -49,12 +50,17 @@ class LocalDisk:
         with _explained(path, reads=True):
             return path.read_bytes()
 
-    def read_range(self, key: str, start: int, num_bytes: int) -> bytes:
+    def read_range(
+        self, key: str, start: int, num_bytes: int, *, version: str | None = None
+    ) -> bytes:
         """See `Storage.read_range`."""
         path = self._path(key)
         with _explained(path, reads=True):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
+                found = _described(key, os.fstat(descriptor)).version
+                if version is not None and found != version:
+                    raise changed(str(path))
                 pieces = []
                 # One call reads at most 2 GiB.
                 while num_bytes and (piece := os.pread(descriptor, num_bytes, start)):

@@ -8,9 +8,9 @@ endpoint without TLS.
 
 import contextlib
 import io
+import logging
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,17 +24,21 @@ import obstore
 from obstore import exceptions
 from obstore.store import from_url
 
-from ctr_pipeline.errors import CtrPipelineError, StorageError
+from ctr_pipeline.errors import StorageError
+from ctr_pipeline.storage import store_answers
+from ctr_pipeline.storage.cloud_environment import check_environment
 from ctr_pipeline.storage.protocol import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectTruncatedError,
-    StorageAwayError,
-    StorageDeniedError,
     StoredObject,
+    changed,
     check_key,
 )
 from ctr_pipeline.storage.ranged_reading import open_ranges
+from ctr_pipeline.storage.store_answers import Answer
+
+_LOGGER = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
@@ -45,11 +49,8 @@ _PART_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 20
 _BLOCKS_AHEAD = 4
 _LOOK_SECONDS = 0.2
-_STATUS = re.compile(r"status code: (\d{3})")
-_BUCKET_MISSING = re.compile(
-    r"NoSuchBucket|ContainerNotFound|The specified (bucket|container) does not exist", re.I
-)
-_REPEATED_STATUS = {408, 425, 429}
+_WORD_SECONDS = 10.0
+"""Without an answer, after which that is told."""
 
 _Result = TypeVar("_Result")
 
@@ -139,12 +140,14 @@ class ObjectStore:
     def __init__(self, address: str, *, patience: Patience | None = None) -> None:
         self.address = address.rstrip("/")
         self._patience = patience or Patience()
+        self._has_answered = False
+        check_environment(self.address)
         # Requests are repeated here, where a lost answer to a conditional write can be told from
         # another writer's; only parts of a stream, which cannot be had twice, are in the library.
         self._store = self._open({"max_retries": 0})
         self._streams = self._open(
             {
-                "max_retries": 100,
+                "max_retries": 10_000,  # the time decides
                 "retry_timeout": timedelta(seconds=self._patience.give_up_seconds),
                 "backoff": {
                     "init_backoff": timedelta(seconds=self._patience.first_pause_seconds),
@@ -169,7 +172,7 @@ class ObjectStore:
             )
         except (exceptions.BaseError, ValueError) as error:
             raise StorageError(
-                f"cannot be opened ({_first_line(error)})",
+                f"cannot be opened ({Answer.of(error).said})",
                 place=self.address,
                 remedy="Write it as s3://bucket/prefix, and set the variables of its cloud",
             ) from error
@@ -179,17 +182,29 @@ class ObjectStore:
         check_key(key)
         return self._repeat(key, lambda: bytes(obstore.get(self._store, key).bytes()))
 
-    def read_range(self, key: str, start: int, num_bytes: int) -> bytes:
+    def read_range(
+        self, key: str, start: int, num_bytes: int, *, version: str | None = None
+    ) -> bytes:
         """See `Storage.read_range`."""
         check_key(key)
         if not num_bytes:
             return b""
-        end = start + num_bytes
-        data = self._repeat(
-            key, lambda: bytes(obstore.get_range(self._store, key, start=start, end=end))
-        )
+
+        def attempt() -> bytes:
+            found = obstore.get(self._store, key, options={"range": (start, start + num_bytes)})
+            if version is not None and _described(found.meta).version != version:
+                raise changed(self._place(key))
+            return bytes(found.bytes())
+
+        try:
+            data = self._repeat(key, attempt)
+        except ObjectTruncatedError as error:
+            if version is None:
+                raise
+            # It has become shorter.
+            raise changed(self._place(key)) from error
         if len(data) < num_bytes:
-            raise _truncated(self._place(key), num_bytes - len(data))
+            raise store_answers.truncated(self._place(key), num_bytes - len(data))
         return data
 
     def write(self, key: str, data: bytes) -> None:
@@ -217,9 +232,9 @@ class ObjectStore:
             try:
                 obstore.put(self._streams, key, blocks, chunk_size=_PART_BYTES)
             except Exception as error:
-                if (explained := self._explain(error, key)) is not None:
-                    raise explained from error
-                raise self._away(key, error) from error
+                answer = Answer.of(error)
+                explained = store_answers.explain(answer, address=self.address, key=key)
+                raise (explained or self._silence(answer, key)) from error
 
         upload = _Upload(put)
         try:
@@ -269,7 +284,7 @@ class ObjectStore:
             try:
                 obstore.delete(self._store, checked)
             except FileNotFoundError as error:
-                if _BUCKET_MISSING.search(str(error)):
+                if Answer.of(error).names_no_bucket:
                     raise
                 # Stores that delete one at a time stop at the first that is not there.
                 for key in checked:
@@ -285,7 +300,7 @@ class ObjectStore:
         try:
             obstore.delete(self._store, key)
         except FileNotFoundError as error:
-            if _BUCKET_MISSING.search(str(error)):
+            if Answer.of(error).names_no_bucket:
                 raise
 
     def stat(self, key: str) -> StoredObject:
@@ -307,57 +322,35 @@ class ObjectStore:
         patience = self._patience
         pause = patience.first_pause_seconds
         began = patience.now()
+        is_told = False
         while True:
             try:
-                return attempt()
+                result = attempt()
             except (exceptions.BaseError, FileNotFoundError, _NoAnswerError) as error:
-                if (explained := self._explain(error, key)) is not None:
+                passed = patience.now() - began
+                is_last = passed + pause > patience.give_up_seconds
+                answer = Answer.of(error)
+                explained = store_answers.explain(answer, address=self.address, key=key)
+                if explained is not None:
                     raise explained from error
-                if patience.now() - began + pause > patience.give_up_seconds:
-                    raise self._away(key, error) from error
+                if is_last or (answer.is_about_credentials and not self._has_answered):
+                    raise self._silence(answer, key) from error
+                if passed > _WORD_SECONDS and not is_told:
+                    is_told = True
+                    _LOGGER.warning(
+                        "%s: the store does not answer (%s); trying for %.0f s more",
+                        self._place(key), answer.said, patience.give_up_seconds - passed,
+                    )  # fmt: skip
+            else:
+                self._has_answered = True
+                return result
             patience.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  no secret
             pause = min(2 * pause, patience.longest_pause_seconds)
 
-    def _explain(self, error: Exception, key: str) -> CtrPipelineError | None:
-        """What an answer of the store means; None where it is none, and may be asked again."""
-        place = self._place(key)
-        text = str(error)
-        status = int(found[1]) if (found := _STATUS.search(text)) else None
-        if _BUCKET_MISSING.search(text):
-            return StorageError(
-                "the bucket is not there", place=self.address, remedy="Create it, or name another"
-            )
-        if isinstance(error, FileNotFoundError):
-            return ObjectMissingError("is not there", place=place)
-        refusals = exceptions.PermissionDeniedError, exceptions.UnauthenticatedError
-        # A list that is refused comes as any other error.
-        if isinstance(error, refusals) or status in {401, 403}:
-            return StorageDeniedError(
-                f"the store refuses it ({_first_line(error)})",
-                place=place,
-                remedy="Check the credentials in the environment, and what they allow",
-            )
-        if status == 416:
-            return _truncated(place, None)
-        is_scheme_refused = "builder error" in text
-        if is_scheme_refused or (
-            status is not None and 300 <= status < 500 and status not in _REPEATED_STATUS
-        ):
-            return StorageError(
-                f"the store does not do it ({_first_line(error)})",
-                place=place,
-                remedy="Set AWS_ALLOW_HTTP=true, or use an endpoint with TLS"
-                if is_scheme_refused
-                else "Check the address, the region and the endpoint",
-            )
-        return None
-
-    def _away(self, key: str, error: Exception) -> StorageAwayError:
-        return StorageAwayError(
-            f"the store does not answer ({_first_line(error)})",
-            place=self._place(key),
-            remedy="Check the network and the endpoint, then resume",
-        )
+    def _silence(self, answer: Answer, key: str) -> StorageError:
+        if answer.is_about_credentials:
+            return store_answers.no_credentials(self.address, answer)
+        return store_answers.away(answer, place=self._place(key))
 
     def _place(self, key: str) -> str:
         return f"{self.address}/{key}"
@@ -365,12 +358,3 @@ class ObjectStore:
 
 def _described(found: Any) -> StoredObject:
     return StoredObject(found["path"], found["size"], found["version"] or found["e_tag"] or "")
-
-
-def _truncated(place: str, num_bytes: int | None) -> ObjectTruncatedError:
-    how = "" if num_bytes is None else f"{num_bytes:,} bytes "
-    return ObjectTruncatedError(f"ends {how}too early", place=place)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error.__cause__ or error).__name__).splitlines()[0]

@@ -1,7 +1,9 @@
 """The storage of an address. A new one is a class in a file of its own, and a line here."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.storage.local_disk import LocalDisk
@@ -41,6 +43,14 @@ def open_storage(address: str) -> Storage:
         StorageError: No storage has the scheme, or the environment lacks what it needs.
     """
     return STORAGES[require_address(address)](address)
+
+
+def address_of(path: Path) -> str | None:
+    """The address that a path was made of, whose slashes `Path` has merged; None: it is a path."""
+    match = re.fullmatch(rf"({'|'.join(STORAGES)}):/+(.*)", str(path))
+    if match is None:
+        return None
+    return f"{match[1]}://{'/' if match[1] == 'file' else ''}{match[2]}"
 
 
 def require_address(address: str) -> str:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, Protocol
 
-from ctr_pipeline.errors import CtrPipelineError, StorageError
+from ctr_pipeline.errors import EXIT_TRY_AGAIN, CtrPipelineError, StorageError
 
 # No part begins with a dot: '..' leads elsewhere, and temporary files of a disk begin so.
 _KEY = re.compile(r"[\w=-][\w.=-]*(/[\w=-][\w.=-]*)*", re.ASCII)
@@ -24,12 +24,18 @@ class ObjectTruncatedError(CtrPipelineError):
     """The object ends before the bytes that were asked for."""
 
 
+class ObjectChangedError(CtrPipelineError):
+    """The object has been written again since its version was asked for."""
+
+
 class StorageDeniedError(StorageError):
     """The credentials, or the permissions of the disk, do not allow it."""
 
 
 class StorageAwayError(StorageError):
     """The storage does not answer, also after several attempts; a write may have happened."""
+
+    exit_code = EXIT_TRY_AGAIN
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,17 @@ class Storage(Protocol):
             ObjectMissingError: It is not there.
         """
 
-    def read_range(self, key: str, start: int, num_bytes: int) -> bytes:
+    def read_range(
+        self, key: str, start: int, num_bytes: int, *, version: str | None = None
+    ) -> bytes:
         """The bytes [start, start + num_bytes) of an object.
+
+        Args:
+            version: As `stat` tells it; None: any.
 
         Raises:
             ObjectMissingError: It is not there.
+            ObjectChangedError: It has another version.
             ObjectTruncatedError: It ends before the range does.
         """
 
@@ -124,6 +136,15 @@ class Storage(Protocol):
         Raises:
             ObjectMissingError: It is not there.
         """
+
+
+def changed(place: str) -> ObjectChangedError:
+    """The error of an object that is not the one that was asked about before."""
+    return ObjectChangedError(
+        "was written again while it was read",
+        place=place,
+        remedy="Let one process at a time write there, and run again",
+    )
 
 
 def check_key(key: str) -> str:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -55,13 +54,25 @@ class Batch:
 
 @dataclass(frozen=True)
 class Turn:
-    """Which of the batches that are left are trained here: the `rank`-th of every `size`."""
+    """Which of the batches that are left are trained here.
+
+    Attributes:
+        rank: This replica's place.
+        size: Replicas that train together.
+        step_batches: Batches of a step; of these, the replica trains those at `rank`,
+            `rank + size` and so on.
+    """
 
     rank: int
     size: int
+    step_batches: int
+
+    def of_step(self, num_batches: int) -> range:
+        """Places of the batches that are trained here, in a step of so many."""
+        return range(self.rank, num_batches, self.size)
 
 
-EVERY_BATCH = Turn(0, 1)
+EVERY_BATCH = Turn(0, 1, 1)
 
 
 def position_after(order: EpochOrder, start: Position, num_batches: int) -> Position:
@@ -117,7 +128,7 @@ def epoch_batches(
     """
     clock = clock or StageClock()
     clock.start()
-    num_passed = 0
+    num_passed, mine = 0, turn.of_step(turn.step_batches)
     for task_rows in order.tasks(start.task):
         task = task_rows.task
         first_batch = start.batch if task == start.task else 0
@@ -125,7 +136,7 @@ def epoch_batches(
             if number < first_batch:
                 continue
             num_passed += 1
-            if (num_passed - 1) % turn.size != turn.rank:
+            if (num_passed - 1) % turn.step_batches not in mine:
                 continue
             position = Position(order.epoch, task, number)
             following = position_after(order, position, 1)
@@ -160,12 +171,7 @@ class Prefetcher(Generic[T]):
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._thread.join()
 

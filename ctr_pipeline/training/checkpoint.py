@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError
 from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter
-from ctr_pipeline.storage.commits import Manifest, Part, Slot
+from ctr_pipeline.storage.commits import CommitId, Manifest, Part
 from ctr_pipeline.storage.protocol import Storage, StorageAwayError
 
 
@@ -40,7 +40,9 @@ class Checkpoint:
         for part in self.manifest.parts:
             if part.name == name:
                 return self.commits.open_part(part)
-        raise CheckpointError(f"has no '{name}'", place=self.commits.place_of(self.manifest.slot))
+        raise CheckpointError(
+            f"has no '{name}'", place=self.commits.place_of(self.manifest.commit_id)
+        )
 
 
 class Checkpoints:
@@ -54,7 +56,7 @@ class Checkpoints:
         self._storage = storage
         self._commits = CommitReader(storage)
         self._writer: CommitWriter | None = None
-        self._passed_over: set[Slot] = set()
+        self._passed_over: set[CommitId] = set()
 
     def save(
         self, state: Mapping[str, Any], writers: Mapping[str, Callable[[IO[bytes]], None]]
@@ -112,9 +114,9 @@ class Checkpoints:
             CheckpointError: There are checkpoints, and all of them are damaged.
         """
         newest: CheckpointError | None = None
-        for slot in self._commits.slots():
+        for commit_id in self._commits.commit_ids():
             try:
-                manifest = self._commits.manifest(slot)
+                manifest = self._commits.manifest(commit_id)
                 if manifest is not None:
                     return self._verified(manifest)
             except CheckpointError as error:
@@ -130,8 +132,10 @@ class Checkpoints:
 
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Later ones were passed over: `retain` does not count them, and deletes them."""
-        slots = self._commits.slots()
-        self._passed_over = {slot for slot in slots if slot > checkpoint.manifest.slot}
+        commit_ids = self._commits.commit_ids()
+        self._passed_over = {
+            commit_id for commit_id in commit_ids if commit_id > checkpoint.manifest.commit_id
+        }
 
     def retain(self, keep: int, pinned: int | None) -> None:
         """Deletes all but those of the newest `keep` steps and of the pinned step.
@@ -143,7 +147,7 @@ class Checkpoints:
             return
         found = self._by_step()
         kept = {*list(found)[:keep], pinned}
-        self._writer.retain([one.slot for step, one in found.items() if step in kept])
+        self._writer.retain([one.commit_id for step, one in found.items() if step in kept])
 
     def _by_step(self) -> dict[int, Manifest]:
         """The last one of each step, the newest first."""
@@ -153,11 +157,11 @@ class Checkpoints:
         return found
 
     def _readable(self) -> Iterator[Manifest]:
-        for slot in self._commits.slots():
-            if slot in self._passed_over:
+        for commit_id in self._commits.commit_ids():
+            if commit_id in self._passed_over:
                 continue
             try:
-                manifest = self._commits.manifest(slot)
+                manifest = self._commits.manifest(commit_id)
             except CheckpointError:
                 continue
             if manifest is not None:

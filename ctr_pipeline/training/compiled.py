@@ -1,8 +1,8 @@
 """A Keras model as pure functions: (parameters, rows, batch) → gradients, or → logits.
 
 Axes: B batch, F fields, D embedding dimension, N numbers, P dense parameters. With sequences, a
-field has several slots. For all arguments and results of this module, axis F then counts slots, and
-axis N holds the coefficients after the numbers; only the model itself sees fields.
+field has several positions. For all arguments and results of this module, axis F then counts
+positions, and axis N holds the coefficients after the numbers; only the model itself sees fields.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from ctr_pipeline.dataset.order import mix
 from ctr_pipeline.embeddings.arrays import is_aligned
 from ctr_pipeline.errors import ModelError
 from ctr_pipeline.training.fusion import compiled_parts
-from ctr_pipeline.training.slots import Slots
+from ctr_pipeline.training.sequence_pooling import SequencePooling
 
 Floats = NDArray[np.float32]
 
@@ -50,11 +50,11 @@ class CompiledModel:
     """Compiles a model for batches of one size.
 
     Args:
-        model: Maps {"embeddings", "linear", "numbers"} to logits (batch,); also takes "slots" and
-            "coefficients" if slots are passed separately. Its variables supply the initial values
-            and are never written by training.
+        model: Maps {"embeddings", "linear", "numbers"} to logits (batch,); also takes "elements"
+            and "coefficients" if it reads sequences one element at a time. Its variables supply the
+            initial values and are never written by training.
         batch_size: Rows of every batch; the caller pads short ones.
-        slots: How slots become fields; None if each field is one slot.
+        sequence_pooling: How positions become fields; None if each field is one position.
         training_offset: Added to the logits in training only: the log of the ratio of the odds
             among the rows trained on to the odds among all rows.
         training_model: The same model in bfloat16, used for gradients; only the shapes of its
@@ -70,13 +70,13 @@ class CompiledModel:
         model: keras.Model,
         *,
         batch_size: int,
-        slots: Slots | None = None,
+        sequence_pooling: SequencePooling | None = None,
         training_offset: float = 0.0,
         training_model: keras.Model | None = None,
         use_xla: bool = True,
     ) -> None:
         self.batch_size = batch_size
-        self._slots = slots
+        self._sequence_pooling = sequence_pooling
         self._training_offset = training_offset
         self._model = model
         self._training_model = model if training_model is None else training_model
@@ -87,17 +87,17 @@ class CompiledModel:
         self._num_seeds = len(model.non_trainable_variables)
         # XLA multiplies bfloat16 no faster than float32; oneDNN is three times as fast.
         self._compiles_gradients = use_xla and training_model is None
-        self._gradients = tf.function(self._compute_gradients, jit_compile=self._compiles_gradients)
-        self._forward = tf.function(self._compute_logits, jit_compile=use_xla)
-        for function in (self._gradients, self._forward):
-            # TensorFlow counts traces by the line of code: five models of an ensemble or a search
-            # look to it like one function that is traced again and again, and it would warn.
-            function._omit_frequent_tracing_warning = True
+        # Nothing here branches on values of tensors, and Keras keeps AutoGraph out of its layers.
+        self._gradients = tf.function(
+            self._compute_gradients, jit_compile=self._compiles_gradients, autograph=False
+        )
+        self._forward = tf.function(self._compute_logits, jit_compile=use_xla, autograph=False)
+        self._traced: dict[Any, Callable[..., Any]] = {}
 
     @property
-    def slots(self) -> Slots | None:
-        """How slots become fields; None if each field is one slot."""
-        return self._slots
+    def sequence_pooling(self) -> SequencePooling | None:
+        """How positions become fields; None if each field is one position."""
+        return self._sequence_pooling
 
     @property
     def num_parameters(self) -> int:
@@ -180,15 +180,20 @@ class CompiledModel:
         numbers_BN: Floats,
     ) -> Floats:
         """Computes the logits of one padded batch, float32 [B], without dropout."""
-        aligned = map(as_tensor, (parameters_P, linear_BF1, embeddings_BFD))
-        logits: Floats = self._run(self._forward, *aligned, numbers_BN).numpy()
+        logits: Floats = self._run(
+            self._forward,
+            parameters_P=as_tensor(parameters_P),
+            linear_BF1=as_tensor(linear_BF1),
+            embeddings_BFD=as_tensor(embeddings_BFD),
+            numbers_BN=numbers_BN,
+        ).numpy()
         return logits
 
     def warm_up(self, *, num_fields: int, embedding_dim: int, num_numbers: int) -> None:
         """Compiles the gradients before the first batch arrives.
 
         Args:
-            num_fields: F, or the number of slots if there are any.
+            num_fields: F, or the number of positions if there are any.
             embedding_dim: D.
             num_numbers: N, coefficients included.
         """
@@ -203,14 +208,19 @@ class CompiledModel:
             dropout_seed=0,
         )
 
-    def _run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Calls a compiled function.
+    def _run(self, function: Any, **arguments: Any) -> Any:
+        """Calls a function of TensorFlow with arrays or tensors, whose shapes are always the same.
 
         Raises:
             ModelError: A custom model fails or cannot be compiled.
         """
         try:
-            return function(*arguments, **options)
+            # `function` itself looks for the trace of these shapes anew at each call, and makes
+            # tensors of arrays ten times as slowly.
+            tensors = {name: tf.convert_to_tensor(value) for name, value in arguments.items()}
+            if function not in self._traced:
+                self._traced[function] = function.get_concrete_function(**tensors)
+            return self._traced[function](**tensors)
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(str(error.message).partition("\n")[0]) from error
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
@@ -269,7 +279,7 @@ class CompiledModel:
     ) -> tuple[Any, Any, Any, Any]:
         with tf.GradientTape() as tape:
             tape.watch([parameters_P, linear_BF1, embeddings_BFD])
-            inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._slots)
+            inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._sequence_pooling)
             logits_B = self._call(parameters_P, seeds, inputs, training=True)
             if self._training_offset:
                 logits_B += self._training_offset
@@ -283,10 +293,10 @@ class CompiledModel:
         return loss_sum, parameters / num_valid, linear, embeddings
 
     def _compute_logits(
-        self, parameters_P: Any, linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any
+        self, *, parameters_P: Any, linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any
     ) -> Any:
         seeds = tf.zeros((self._num_seeds, 2), tf.uint32)
-        inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._slots)
+        inputs = model_inputs(linear_BF1, embeddings_BFD, numbers_BN, self._sequence_pooling)
         return self._call(parameters_P, seeds, inputs, training=False)
 
 
@@ -321,22 +331,22 @@ def _innermost_reason(error: Exception) -> str:
 
 
 def model_inputs(
-    linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any, slots: Slots | None
+    linear_BF1: Any, embeddings_BFD: Any, numbers_BN: Any, sequence_pooling: SequencePooling | None
 ) -> dict[str, Any]:
-    """Builds a model's inputs: slots pooled by field, and the slots themselves if it takes them."""
+    """Builds a model's inputs: fields, and the elements of sequences if it takes them."""
     apart = {}
-    if slots is not None:
-        if slots.apart:
+    if sequence_pooling is not None:
+        if sequence_pooling.apart:
             apart = dict(
                 zip(
-                    ("slots", "coefficients"),
-                    slots.elements(embeddings_BFD, numbers_BN),
+                    ("elements", "coefficients"),
+                    sequence_pooling.elements(embeddings_BFD, numbers_BN),
                     strict=True,
                 )
             )
-        linear_BF1 = slots.pool(linear_BF1, numbers_BN)
-        embeddings_BFD = slots.pool(embeddings_BFD, numbers_BN)
-        numbers_BN = slots.numbers(numbers_BN)
+        linear_BF1 = sequence_pooling.pool(linear_BF1, numbers_BN)
+        embeddings_BFD = sequence_pooling.pool(embeddings_BFD, numbers_BN)
+        numbers_BN = sequence_pooling.numbers(numbers_BN)
     return {
         "embeddings": embeddings_BFD,
         "linear": tf.squeeze(linear_BF1, -1),

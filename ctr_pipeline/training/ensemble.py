@@ -21,7 +21,7 @@ from ctr_pipeline.progress import ProgressTask, SilentTask
 from ctr_pipeline.training.compiled import Floats
 from ctr_pipeline.training.lookup import DenseValues
 from ctr_pipeline.training.scoring import ScoredRows
-from ctr_pipeline.training.slots import Slots
+from ctr_pipeline.training.sequence_pooling import SequencePooling
 
 
 class Network(Protocol):
@@ -32,8 +32,8 @@ class Network(Protocol):
         """How many dense parameters it has."""
 
     @property
-    def slots(self) -> Slots | None:
-        """How slots become fields; None without sequences."""
+    def sequence_pooling(self) -> SequencePooling | None:
+        """How positions become fields; None without sequences."""
 
     def assign(self, parameters_P: Floats) -> Any:
         """Returns the Keras model, or the `EnsembleModel`, with these parameters."""
@@ -85,7 +85,7 @@ class EnsembleModel:
             trainable: Values of `trainable_variables`.
             non_trainable: Values of `non_trainable_variables`.
             inputs: "linear" [B, F], the first value of a row; "embeddings" [B, F, W - 1],
-                the others; "numbers" [B, N], which all members take; "slots" [B, S, W - 1] and
+                the others; "numbers" [B, N], which all members take; "elements" [B, S, W - 1] and
                 "coefficients" [B, S] if a member takes single elements.
             training: Whether dropout is on.
 
@@ -121,10 +121,10 @@ class EnsembleModel:
         self, model: keras.Model, inputs: Mapping[str, Any], first: int
     ) -> dict[str, Any]:
         """The inputs of a member that reads a sequence's elements one by one; none for others."""
-        if "slots" not in model.input:
+        if "elements" not in model.input:
             return {}
         return {
-            "slots": inputs["slots"][:, :, first : first + self._dim],
+            "elements": inputs["elements"][:, :, first : first + self._dim],
             "coefficients": inputs["coefficients"],
         }
 
@@ -147,10 +147,10 @@ class EnsembleNetwork:
         return sum(member.num_parameters for member in self.members)
 
     @property
-    def slots(self) -> Slots | None:
-        """How slots become fields; those of a member that reads them one by one, if one does."""
-        slots = [member.slots for member in self.members]
-        return next((one for one in slots if one is not None and one.apart), slots[0])
+    def sequence_pooling(self) -> SequencePooling | None:
+        """How positions become fields; as for a member that reads elements one by one, if any."""
+        poolings = [member.sequence_pooling for member in self.members]
+        return next((one for one in poolings if one is not None and one.apart), poolings[0])
 
     def assign(self, parameters_P: Floats) -> EnsembleModel:
         """Sets the members' variables to trained parameters, for the export.

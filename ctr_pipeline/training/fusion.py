@@ -32,4 +32,4 @@ def fused(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     if not _PARTS_ARE_COMPILED.get():
         return function(*arguments)
-    return tf.function(function, jit_compile=True)(*arguments)
+    return tf.function(function, jit_compile=True, autograph=False)(*arguments)

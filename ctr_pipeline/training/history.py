@@ -45,14 +45,17 @@ class WorldRecord:
 
     Attributes:
         version: Number of the world.
-        size: Replicas; each trains a batch of `train.batch_size` rows per step.
+        size: Replicas.
+        step_rows: Rows of a step, which all of them train together: the global batch.
         step: Steps done when it began.
         seconds: From when a replica stopped training in the world before until it could go on.
-        steps_repeated: Steps that were computed in the world before and not applied, 0 or 1.
+        steps_repeated: Steps that were computed in the world before and not applied, 0 or 1; where
+            a server of embedding rows was lost, all since the checkpoint.
     """
 
     version: int
     size: int
+    step_rows: int
     step: int
     seconds: float
     steps_repeated: int

@@ -7,9 +7,9 @@ Axes: U distinct keys, W values of a row, P dense parameters, B batch, F fields,
 of a row, D the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,27 +38,71 @@ class ReplicatedRows(SavedRows, Protocol):
         """Updates rows by gradients that are summed by key; returns how many have no row."""
 
 
+@runtime_checkable
+class ServedRows(SavedRows, Protocol):
+    """Embedding rows on servers, which all replicas share; each replica holds only its position.
+
+    `load` does nothing, as the servers have read the rows of a checkpoint in `restore`.
+
+    Any call of the trainer may raise `WorldChanged`, where a server cannot answer.
+    """
+
+    @property
+    def position(self) -> str:
+        """Where this replica is; the texts of later positions sort after those of earlier ones."""
+
+    def adopt(self, position: str) -> None:
+        """This replica has the dense parameters of another one, or of a checkpoint."""
+
+    def is_held(self) -> bool:
+        """Whether the servers can go on from where this replica is; waits until all answer."""
+
+    def restore(self, world: int, step: int) -> None:
+        """Has all servers take their rows from the checkpoint of a step; 0: from none."""
+
+    def enter(self, world: int, size: int) -> None:
+        """Enters a world whose members have all come to the position of this replica."""
+
+    def leave(self) -> None:
+        """This replica cannot go on in its world: nobody is to wait for it there."""
+
+
 class WorldChanged(Exception):  # noqa: N818  an event
     """The replicas that train together are about to change; nothing was applied."""
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one replica brings to a step; of its batch, if there was one left for it.
+class Pace:
+    """What a step is to the optimizers.
 
     Attributes:
-        num_examples: Rows of the batch; 0: there was none.
+        step: The step.
+        total_step: The step, counted with those before this training.
+        learning_rate_factor: On every learning rate.
+    """
+
+    step: int
+    total_step: int
+    learning_rate_factor: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one replica brings to a step: of one batch.
+
+    Attributes:
+        num_examples: Rows of the batch.
         loss_sum: Weighted sum of the rows' logloss.
         parameters_P: Gradient of the batch's mean loss, its norm not bounded.
-        prepared: What `EmbeddingLookup.prepare` made of the ids; None without a batch.
-        gradients: Gradients of the loss sum, [B, F, A] and [B, F, D]; None without a batch.
+        prepared: What `EmbeddingLookup.prepare` made of the ids.
+        gradients: Gradients of the loss sum, [B, F, A] and [B, F, D].
     """
 
     num_examples: int
     loss_sum: float
     parameters_P: Floats
-    prepared: Any = None
-    gradients: tuple[Floats, Floats] | None = None
+    prepared: Any
+    gradients: tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -66,7 +110,6 @@ class Total:
     """The sum over all replicas, which is the same bits for each of them.
 
     Attributes:
-        num_batches: Batches of the step.
         num_examples: Rows of all of them.
         loss_sum: Weighted sum of the rows' logloss.
         parameters_P: Gradient of the mean loss over all rows, its norm not bounded.
@@ -75,7 +118,6 @@ class Total:
         sums_UW: Gradients of the loss sum by key.
     """
 
-    num_batches: int
     num_examples: int
     loss_sum: float
     parameters_P: Floats
@@ -112,7 +154,7 @@ class Replicas(Protocol):
         """Waits for the next world.
 
         Args:
-            held: Step and checksum of the parameters here, as of `describe_held`; empty: none yet.
+            held: What this replica has, as of `describe_held`; empty: nothing yet.
             save_state: Called, in another thread, if another member needs the parameters. They do
                 not change then, as a step waits for all members.
         """
@@ -120,13 +162,31 @@ class Replicas(Protocol):
     def require_unchanged(self) -> None:
         """Raises `WorldChanged` if other replicas wait to join, or some are lost."""
 
-    def add(self, step: int, share: Share) -> Total:
-        """Waits for the shares of all replicas in a step; raises `WorldChanged`."""
+    def add(self, pace: Pace, shares: Sequence[Share]) -> Total:
+        """Waits for the shares of all replicas in a step; raises `WorldChanged`.
 
-    def meet(self, tag: str) -> None:
-        """Returns when all replicas have come to the same place; raises `WorldChanged`."""
+        Rows on servers are updated by this; the total is of the others.
+
+        Args:
+            shares: One for each batch that was trained here; none if others have the last of an
+                epoch.
+        """
+
+    def meet(self, tag: str, text: str = "") -> tuple[str, ...]:
+        """Waits until all replicas have come to the same place; raises `WorldChanged`.
+
+        Returns:
+            What each of them brought, by rank.
+        """
 
 
-def describe_held(step: int, checksum: int) -> str:
-    """What a replica holds, in words that compare: the further step, then the checksum."""
-    return f"{step:020d}:{checksum:08x}"
+def describe_held(step: int, checksum: int, *, awaits_validation: bool) -> str:
+    """What a replica holds, in words that compare: those of whoever is further are greater.
+
+    Args:
+        step: Its last step.
+        checksum: Of the parameters.
+        awaits_validation: That step ended an epoch, which it has not validated yet. Where another
+            one has, both would wait for the other one at different places.
+    """
+    return f"{step:020d}:{not awaits_validation:d}:{checksum:08x}"

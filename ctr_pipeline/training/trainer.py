@@ -312,12 +312,7 @@ class Trainer:
     def _step(self, batch: Batch) -> None:
         gradients = self._compute(batch, self._arithmetic)
         of_all_runs = self.state.earlier_steps + gradients.step
-        self._dense.update(
-            gradients.parameters_P,
-            step=of_all_runs,
-            learning_rate_factor=gradients.learning_rate_factor,
-        )
-        self._lap(Stage.DENSE_UPDATE)
+        # First the rows, as those on servers may refuse: then nothing has been changed.
         self._embeddings.update(
             batch.prepared,
             (gradients.linear_BF1, gradients.embeddings_BFD),
@@ -326,6 +321,12 @@ class Trainer:
             num_examples=batch.num_valid,
         )
         self._lap(Stage.SPARSE_UPDATE)
+        self._dense.update(
+            gradients.parameters_P,
+            step=of_all_runs,
+            learning_rate_factor=gradients.learning_rate_factor,
+        )
+        self._lap(Stage.DENSE_UPDATE)
         self._count_step(
             batch.following,
             loss_sum=gradients.loss_sum,

@@ -31,6 +31,11 @@ def text(column, **options):
     return FeatureSpec(column=column, column_type=ColumnType.TEXT, id=(Vocabulary(**options),))
 
 
+def types_of(specs):
+    """The columns of features, and how they are read."""
+    return {part.column: part.column_type for spec in specs for part in spec.parts}
+
+
 BIG = float(2**53)
 COLUMNS = {
     "ties": [1.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 3.0],

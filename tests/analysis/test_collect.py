@@ -334,6 +334,7 @@ def test_progress_tells_of_every_column(tmp_path):
     assert told == [(2, "columns"), 1, 1, "end"]
 
 
+@pytest.mark.slow
 def test_spills_what_does_not_fit(tmp_path):
     x = np.random.default_rng(0).permutation(2_500_000).astype(np.float64)
     rows = tmp_path / "rows.arrow"

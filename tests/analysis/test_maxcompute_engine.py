@@ -1,5 +1,7 @@
 """Statistics by MaxCompute equal those of this machine, through the real client."""
 
+import re
+
 import maxcompute_grammar
 import numpy as np
 import pyarrow as pa
@@ -17,13 +19,20 @@ from engine_rows import (
     random_rows,
     random_weights,
     text,
+    types_of,
 )
-from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, running_service
+from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, service_in_environment
 from sqlglot import exp
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
-from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, MaxComputeRows, plan_sources
-from ctr_pipeline.analysis.table_sql import TrainingTable
+from ctr_pipeline.analysis.maxcompute_engine import (
+    COLUMNS_A_SCAN,
+    MaxComputeEngine,
+    MaxComputeRows,
+    counting_queries,
+    plan_sources,
+)
+from ctr_pipeline.analysis.table_sql import CountedRows
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.dialect import SETTINGS, render
@@ -36,27 +45,24 @@ from ctr_pipeline.dataset.formats.maxcompute.table import (
 )
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.columns import ColumnType
 
 
 @pytest.fixture
 def service(monkeypatch):
     monkeypatch.setattr(client_module, "RETRY_SECONDS", (0.0, 0.0, 0.0))
-    with running_service() as running:
-        for name, value in running.environment().items():
-            monkeypatch.setenv(name, value)
+    with service_in_environment(monkeypatch) as running:
         yield running
 
 
 def collect_there(service: MaxComputeService, rows: pa.Table, specs, folder, weight=None):
     service.add_table("clicks", rows)
     address = TableAddress(PROJECT, "clicks")
-    table = TrainingTable(
-        label="label",
-        sources=(MaxComputeRows((TableRows(address),), rows.schema, ("",)),),
-        weight=weight,
-    )
+    there = MaxComputeRows((TableRows(address),), rows.schema, ((0, None),), ("",))
+    counted = CountedRows("label", types_of(specs), (there,), weight)
+    counted.check_types()
     return collect_statistics_with(
-        lambda _: MaxComputeEngine(connect(), table),
+        lambda _: MaxComputeEngine(connect(), counted),
         plan_statistics(specs, "label", weight=weight),
         folder,
         data_fingerprint="rows",
@@ -95,6 +101,7 @@ def test_every_statistic_is_the_same_as_on_this_machine(service, collect, tmp_pa
     assert service.left_tables() == []
 
 
+@pytest.mark.slow
 def test_random_rows_give_the_same_statistics(service, collect, tmp_path):
     columns, labels = random_rows()
     rows = pa.table({"label": pa.array(labels, pa.int8()), **columns})
@@ -118,6 +125,7 @@ def test_weighted_rows_give_the_same_statistics(service, collect, tmp_path):
     assert service.left_tables() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", EDGE_WEIGHTS.values(), ids=EDGE_WEIGHTS)
 def test_weights_of_all_sizes_give_the_same_statistics(service, collect, tmp_path, weights):
     rows = as_table(weights)
@@ -147,6 +155,7 @@ def test_integers_decimals_booleans_and_identifiers_read_as_the_rows_do(service,
     assert_same(there, collect(columns, [1, 0, 1, 0], specs, folder=tmp_path / "here"))
 
 
+@pytest.mark.slow
 def test_requests_that_are_turned_away_are_sent_again(service, tmp_path):
     service.faults += [
         Fault("POST /api/projects/ads/instances", 503, times=2),
@@ -194,21 +203,22 @@ def sources_of(*addresses: TableAddress, chosen: HashRange | None = None) -> lis
     return [MaxComputeTable(TableRows(one, chosen), facts, None) for one in addresses]
 
 
-def sql_of(sources: list[MaxComputeTable]) -> str:
-    table = TrainingTable(label="label", sources=plan_sources(sources, ("",)))
-    text = render(exp.select(exp.Star()).from_(table.rows([])))
+def sql_of(*splits: list[MaxComputeTable]) -> str:
+    table = CountedRows("label", {}, plan_sources(splits, ("",)))
+    text = render(exp.select(exp.Star()).from_(table.rows({})))
     maxcompute_grammar.parse(text, SETTINGS)
     return text
 
 
 def test_partitions_of_a_table_are_one_select():
     days = [TableAddress(PROJECT, "clicks", (("ds", f"d{n}"),)) for n in range(900)]
-    chosen = HashRange(("price",), None, 0.0, 0.5)
-    text = sql_of(sources_of(*days, chosen=chosen))
+    halves = (HashRange(("price",), None, *ends) for ends in ((0.0, 0.5), (0.5, 1.0)))
+    text = sql_of(*(sources_of(*days, chosen=chosen) for chosen in halves))
     assert text.count("SELECT") == 2  # the one around it
     assert "`ds` IN ('d0', 'd1', " in text
     assert all(f"'{day.partition[0][1]}'" in text for day in days)
-    assert "MD5" in text
+    # Both halves are read at once.
+    assert re.search(r"CASE WHEN LOWER\(MD5\(.*\)\) < '8000000000000000' THEN 0 ELSE 1 END", text)
     assert "`ds` = 'd0'" in sql_of(sources_of(days[0]))
 
 
@@ -234,3 +244,18 @@ def test_a_column_that_sql_reads_otherwise_is_refused(service, tmp_path):
     rows = pa.table({"label": [0, 1], "price": ["1", "2"]})
     with pytest.raises(StatisticsError, match=r"column 'price': has the type string but is used"):
         collect_there(service, rows, [number("price")], tmp_path)
+
+
+@pytest.mark.slow
+def test_2000_columns_are_counted_in_eight_scans_that_the_service_can_parse():
+    names = [f"c{n}" for n in range(2000)]
+    schema = pa.schema([("label", pa.int64()), *((name, pa.string()) for name in names)])
+    table = TableRows(TableAddress(PROJECT, "wide"))
+    there = MaxComputeRows((table,), schema, ((0, None),), ("",))
+    counted = CountedRows("label", dict.fromkeys(names, ColumnType.TEXT), (there,))
+    queries = counting_queries(counted)
+    assert len(queries) == -(-2000 // COLUMNS_A_SCAN) == 8
+    # The labels are counted by the first scan.
+    assert sum(query.count("NAMED_STRUCT") for query in queries) == 2001
+    # https://www.alibabacloud.com/help/en/maxcompute/user-guide/maxcompute-sql-limits
+    assert max(map(len, queries)) < 2 << 20

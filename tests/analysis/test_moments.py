@@ -104,6 +104,7 @@ COLUMNS_OF_ALL_SIZES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True], ids=["alike", "weighed"])
 @pytest.mark.parametrize("make", COLUMNS_OF_ALL_SIZES.values(), ids=COLUMNS_OF_ALL_SIZES)
 def test_are_near_sums_without_rounding(collect, make, weighted):

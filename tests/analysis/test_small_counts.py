@@ -88,6 +88,7 @@ def table_of(columns, labels):
     return pa.table({"label": pa.array(labels, pa.int8()), **arrays})
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

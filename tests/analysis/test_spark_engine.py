@@ -16,6 +16,7 @@ from engine_rows import (
     random_rows,
     random_weights,
     text,
+    types_of,
 )
 from spark_here import SPARK, skip_without_spark
 from sqlglot import exp, parse_one
@@ -23,9 +24,9 @@ from sqlglot import exp, parse_one
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
 from ctr_pipeline.analysis.engine_protocol import LabelCounts
 from ctr_pipeline.analysis.spark_connection import SparkConnection
-from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
+from ctr_pipeline.analysis.spark_engine import SparkEngine
 from ctr_pipeline.analysis.spark_rows import FileView, ParquetRows
-from ctr_pipeline.analysis.table_sql import TrainingTable
+from ctr_pipeline.analysis.table_sql import CountedRows
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
 
@@ -39,22 +40,20 @@ def connection(tmp_path_factory):
         yield connection
 
 
-def table_of(rows: pa.Table, file, weight: str | None = None) -> TrainingTable:
+def table_of(rows: pa.Table, file, types, weight: str | None = None) -> CountedRows:
     pq.write_table(rows, file)
     view = FileView(file.stem, (file,))
     sources = (ParquetRows(view, rows.schema, (), ("",)),)
-    return TrainingTable("label", sources, weight=weight)
+    return CountedRows("label", types, sources, weight=weight)
 
 
-def collect_there(connection, rows: pa.Table, specs, folder, expected=None, weight=None):
+def collect_there(connection, rows: pa.Table, specs, folder, accept=None, weight=None):
     folder.mkdir(parents=True, exist_ok=True)
-    labels = np.array(rows.column("label").cast(pa.int64()))
-    expected = expected or LabelCounts(len(labels), int(labels.sum()))
-    counted = CountedRows(table_of(rows, folder / "rows.parquet", weight), expected)
+    counted = table_of(rows, folder / "rows.parquet", types_of(specs), weight)
 
     class Opened:
         def __enter__(self):
-            return SparkEngine(connection, counted)
+            return SparkEngine(connection, counted, accept=accept)
 
         def __exit__(self, *_):
             pass
@@ -145,9 +144,24 @@ def test_large_results_come_in_batches(connection):
     assert table.column("v").to_pylist() == sorted(map(str, range(150_000)))
 
 
-def test_other_rows_than_were_read_are_refused(connection, tmp_path):
-    with pytest.raises(DataError, match=r"has 8 rows with 4 clicks there, but 9 with 4"):
-        collect_there(connection, as_table(), SPECS, tmp_path, LabelCounts(9, 4))
+def test_labels_are_told_before_anything_is_computed(connection, tmp_path):
+    def refuse(found):
+        assert found == {"train": LabelCounts(8, 4, 0)}
+        raise DataError("too few", place="train rows")
+
+    with pytest.raises(DataError, match="too few"):
+        collect_there(connection, as_table(), SPECS, tmp_path, refuse)
+
+
+def test_rows_with_numbers_that_are_none_are_bad(connection, tmp_path):
+    prices = ["1", " 2e3 ", "1d", "0x10", "x", "", "nan", "1_000", "Infinity", "1.5f"]
+    rows = pa.table({"label": [n % 2 for n in range(10)], "price": prices})
+    found = []
+    collect_there(
+        connection, rows, [number("price")], tmp_path, lambda labels: found.append(labels["train"])
+    )
+    # `1d`, `0x10`, `x`, `1_000` and `1.5f` are no numbers to the reader of rows.
+    assert [(one.num_rows, one.num_wrong) for one in found] == [(10, 5)]
 
 
 def test_a_query_that_fails_is_told_in_one_line(connection, capfd, tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,25 +22,25 @@ from ctr_pipeline.analysis.moments import central_query, mean_query
 from ctr_pipeline.analysis.quantiles import largest_counts_query, quantile_query
 from ctr_pipeline.analysis.ranges import counts_query, range_query
 from ctr_pipeline.analysis.spark_connection import FIXED_SETTINGS, render, settings_of
-from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
+from ctr_pipeline.analysis.spark_engine import SparkEngine
 from ctr_pipeline.analysis.spark_rows import (
     FileView,
     LineRows,
     ParquetRows,
-    field_patterns,
     find_views,
-    number_of_text,
     plan_tables,
     require_readable,
 )
+from ctr_pipeline.analysis.spark_text import field_patterns, number_of_text
 from ctr_pipeline.analysis.sql import OTHER_COUNTS, TABLE
-from ctr_pipeline.analysis.table_sql import TrainingTable, label_counts, value_counts
+from ctr_pipeline.analysis.table_sql import CountedRows, label_counts, value_counts
 from ctr_pipeline.analysis.top_values import frequent_values_query
 from ctr_pipeline.analysis.value_counts import weights_query
 from ctr_pipeline.config.models import SPARK_FIXED, AnalysisConfig, DataConfig, SplitConfig
 from ctr_pipeline.dataset.formats.text.records import Dialect
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.splits import SPLITS
+from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.specs.columns import ColumnType
@@ -149,19 +150,20 @@ def test_types_that_spark_reads_otherwise_have_no_value():
 PRICE = FeatureSpec(column="price", column_type=ColumnType.NUMBER)
 
 
-def weighed(kind: pa.DataType, name: str = "train", weight: str | None = "times") -> TrainingTable:
+def weighed(kind: pa.DataType, name: str = "train", weight: str | None = "times") -> CountedRows:
     """A table whose weights are of a type."""
     schema = pa.schema([("click", pa.int8()), ("price", pa.int64()), ("times", kind)])
     view = FileView(name, (Path("rows.parquet"),))
-    return TrainingTable("click", (ParquetRows(view, schema, (), ("",)),), weight=weight)
+    rows = (ParquetRows(view, schema, (), ("",)),)
+    return CountedRows("click", {"price": ColumnType.NUMBER}, rows, weight=weight)
 
 
 def test_weights_that_spark_reads_otherwise_are_refused():
     plan = plan_statistics([PRICE], "click", weight="times")
     for kind in (pa.float32(), pa.uint8(), pa.decimal128(15, 2), pa.bool_(), pa.string()):
-        weighed(kind).check(plan)
+        weighed(kind).check_types()
     with pytest.raises(StatisticsError, match=r"column 'times': has the type timestamp"):
-        weighed(pa.timestamp("us")).check(plan)
+        weighed(pa.timestamp("us")).check_types()
     with pytest.raises(ValueError, match="rows are weighed by 'times', not 'None'"):
         weighed(pa.float64(), weight=None).check(plan)
 
@@ -179,26 +181,33 @@ class Asked:
         self.views[name] = render(tree)
 
     def rows(self, tree: exp.Expr) -> list[tuple[int, ...]]:
-        return [(9, 4, 0)]
+        return [(9, 4, 1, 20.0, 5.0)]
 
 
 def test_training_rows_are_weighed_and_those_compared_with_them_are_not():
     asked = Asked()
-    rows = {name: CountedRows(weighed(pa.float32(), name), LabelCounts(9, 4)) for name in SPLITS}
-    engine = SparkEngine(asked, rows.pop("train"), rows)
-    engine.count_labels(plan_statistics([PRICE], "click", weight="times"))
-    assert asked.views["ctrpipe_rows"] == (
-        "SELECT * FROM (SELECT CAST(`click` AS DOUBLE) AS `clicked`, CAST(`times` AS DOUBLE) "
-        "+ CAST('0.0' AS DOUBLE) AS `weight`, CAST(`price` AS DOUBLE) AS `column0` FROM `train`) "
-        "AS `training_rows`"
+    rows = {name: weighed(pa.float32(), name) for name in SPLITS}
+    accepted = []
+    engine = SparkEngine(asked, rows.pop("train"), rows, accepted.append)
+    labels = engine.count_labels(plan_statistics([PRICE], "click", weight="times"))
+    assert labels == LabelCounts(8, 4, 0, WeightSums(total=20.0, positive=5.0))
+    assert accepted == [dict.fromkeys(SPLITS, replace(labels, num_rows=9, num_wrong=1))]
+    weight = "CAST(`times` AS DOUBLE) + CAST('0.0' AS DOUBLE)"
+    assert asked.views["ctrpipe_rows_of_train"] == (
+        "SELECT * FROM (SELECT 0 AS `sample`, CASE WHEN CAST(`click` AS DOUBLE) IN (0, 1) "
+        f"AND {weight} >= 0 AND {weight} <= CAST('1e+30' AS DOUBLE) "
+        "THEN CAST(`click` AS DOUBLE) ELSE NULL END AS `clicked`, "
+        f"{weight} AS `weight`, CAST(`price` AS DOUBLE) AS `column0` FROM `train`) AS `all_rows`"
     )
-    counts = render(engine.counts_of("price"))
+    counts = render(engine.value_counts_of("price"))
     assert counts.endswith(
-        "SUM(`weight`) AS `weight`, SUM(CASE WHEN `clicked` = 1 THEN `weight` "
+        "SUM(CASE WHEN `clicked` IS NULL THEN CAST('0.0' AS DOUBLE) ELSE `weight` END) AS "
+        "`weight`, SUM(CASE WHEN `clicked` = 1 THEN `weight` "
         "ELSE CAST('0.0' AS DOUBLE) END) AS `click_weight` FROM (SELECT `column0` AS `value`, "
-        "`clicked`, `weight` FROM `ctrpipe_rows`) AS `column_rows` GROUP BY `value`"
+        "`clicked`, `weight` FROM `ctrpipe_rows_of_train` WHERE NOT `clicked` IS NULL) "
+        "AS `column_rows` GROUP BY `value`"
     )
-    assert "weight" not in render(engine.counts_of("price", "valid"))
+    assert "weight" not in render(engine.value_counts_of("price", "valid"))
 
 
 def test_counts_are_those_of_the_label():
@@ -289,35 +298,54 @@ def own_splits(folder, ending: str = ".csv", **headers: str) -> dict[str, str]:
     }
 
 
-def plan(config: DataConfig, **num_rows: int):
+def plan(config: DataConfig):
     source = inspect_source(config)
     require_readable(config, source)
-    return plan_tables(config, source, num_rows)
+    return plan_tables(config, source, {"price": ColumnType.NUMBER})
 
 
 def test_text_files_of_their_own_splits(tmp_path):
     files = own_splits(tmp_path)
     (tmp_path / "valid.csv").write_text("city,click,price\n" + "a,0,1\nb,1,2\n" * 20)
     config = DataConfig(label="click", **files)
-    tables = plan(config, train=40, valid=40, test=40)
+    tables = plan(config)
     assert list(tables) == ["train", "valid", "test"]
     (valid,) = tables["valid"].sources
     assert valid.column_names == ("city", "click", "price")
     assert valid.headers == ("city,click,price",)
     assert [view.name for view in find_views(tables["train"])] == ["ctrpipe_train_lines_0"]
     assert [table.weight for table in tables.values()] == [None] * 3
-    tables = plan(config.model_copy(update={"weight": "price"}), train=40, valid=40, test=40)
+    tables = plan(config.model_copy(update={"weight": "price"}))
     assert [table.weight for table in tables.values()] == ["price"] * 3
     assert "AS DOUBLE) + CAST('0.0' AS DOUBLE) END AS `weight`" in render(
-        exp.select(exp.Star()).from_(tables["train"].rows([]))
+        exp.select(exp.Star()).from_(tables["train"].rows({}))
     )
+
+
+def test_of_pairs_the_keys_that_are_counted_are_cut(tmp_path):
+    for name in SPLITS:
+        pairs = ("0,price:1;age:2\n" + "1,price:2\n") * 20
+        (tmp_path / f"{name}.csv").write_text(f"click,profile\n{pairs}")
+    files = {name: str(tmp_path / f"{name}.csv") for name in SPLITS}
+    cut = {"column": "profile", "pairs": ";"}
+    train = plan(DataConfig(label="click", key_value=cut, **files))["train"]
+    (rows,) = train.sources
+    assert rows.keys == ("price",)
+    assert rows.schema.names == ["click", "profile", "price"]
+    assert [view.name for view in find_views(train)] == ["ctrpipe_train_lines_0"]
+    (price, click) = (rows.is_readable(name, ColumnType.NUMBER) for name in ("price", "click"))
+    assert render(price).startswith("`ctrpipe_is_cut` AND (")
+    assert "`fields`[0]" in render(click)
+    assert rows.is_readable("price", ColumnType.TEXT) == exp.column("ctrpipe_is_cut")
+    query = render(rows.select([exp.alias_(rows.value("price", ColumnType.TEXT), "value")]))
+    assert parse_one(query, read="spark").named_selects == ["value"]
 
 
 def test_parquet_rows_by_order_lie_in_the_first_files(tmp_path):
     for number in range(3):
         write_parquet(tmp_path, f"part-{number}.parquet")
     config = data(tmp_path / "*.parquet", split=SplitConfig(valid=0.25, test=0.25))
-    tables = plan(config, train=60, valid=30, test=30)
+    tables = plan(config)
     found = {
         split: [([file.name for file in one.view.files], one.rows) for one in table.sources]
         for split, table in tables.items()
@@ -334,7 +362,7 @@ def test_files_of_one_folder_are_one_view(tmp_path):
         write_parquet(tmp_path / "train", name)
     files = {name: write_parquet(tmp_path / name, "ds=9/a.parquet") for name in ("valid", "test")}
     config = DataConfig(train=str(tmp_path / "train"), label="click", **files)
-    train = plan(config, train=120, valid=40, test=40)["train"]
+    train = plan(config)["train"]
     assert [(one.partition, len(one.view.files)) for one in train.sources] == [
         ((("ds", "1"),), 2),
         ((("ds", "2"),), 1),
@@ -438,6 +466,6 @@ def test_lists_are_counted_here_alone(tmp_path):
         column="city", column_type=ColumnType.TEXT, id=(Vocabulary(),), sequence=SequenceSpec()
     )
     config = DataConfig(label="click", **own_splits(tmp_path))
-    table = plan(config, train=40, valid=40, test=40)["train"]
+    table = plan(config)["train"]
     with pytest.raises(StatisticsError, match="column 'city': holds lists"):
         table.check(plan_statistics([spec], "click"))

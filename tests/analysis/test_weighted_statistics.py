@@ -139,6 +139,7 @@ WEIGHED_ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(rows=WEIGHED_ROWS, smoothing=st.floats(0.1, 50), folds=st.sampled_from([None, 3]))
 def test_target_encode_weighs_rows(collect, tmp_path_factory, rows, smoothing, folds):

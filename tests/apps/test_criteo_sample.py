@@ -17,7 +17,7 @@ from ctr_pipeline.apps.sample.criteo_columns import (
 )
 from ctr_pipeline.apps.sample.criteo_sample import (
     SampleSummary,
-    _to_hexadecimal,
+    hexadecimal_names,
     write_criteo_sample,
 )
 from ctr_pipeline.errors import RunFolderError
@@ -126,6 +126,7 @@ def test_click_rate_is_near_that_of_the_real_rows(rows, sample):
     assert share == pytest.approx(sample[1].click_rate, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_reported_unseen_fraction_is_what_the_file_shows(rows, sample):
     summary = sample[1]
     train, test = rows[: summary.num_train_rows], rows[-summary.num_test_rows :]
@@ -162,7 +163,7 @@ def test_realized_base_rate_loss_equals_scikit_learn(rows, sample):
 
 
 def test_distinct_ids_have_distinct_names():
-    names = _to_hexadecimal(np.arange(200_000), key=123)
+    names = hexadecimal_names(np.arange(200_000), key=123)
     assert len(names.unique()) == 200_000
 
 
@@ -170,7 +171,7 @@ def test_hexadecimal_digits_are_those_python_prints():
     from ctr_pipeline.apps.sample.counter_random import scramble_32_bits
 
     ids = np.array([0, 5, -1, 10_000_000])
-    names = _to_hexadecimal(ids, key=99).to_pylist()
+    names = hexadecimal_names(ids, key=99).to_pylist()
     numbers = scramble_32_bits(ids.astype(np.uint32), 99)
     assert names == [f"{numbers[0]:08x}", f"{numbers[1]:08x}", None, f"{numbers[3]:08x}"]
 

@@ -90,6 +90,7 @@ def test_floor_knows_everything_when_every_id_was_seen(planted):
     assert not floor.has_unseen_B.any()
 
 
+@pytest.mark.slow
 def test_floor_is_the_mean_over_redrawn_weights_of_unseen_ids(planted):
     """Unseen ids get weights and vectors anew, many times; the mean probability is the floor."""
     model, train, test = planted
@@ -121,6 +122,7 @@ def test_floor_is_the_mean_over_redrawn_weights_of_unseen_ids(planted):
     assert np.abs(floor.probabilities_B[rows] - expected).mean() < 0.0012
 
 
+@pytest.mark.slow
 def test_best_fitted_main_effects_fall_behind_by_the_interactions():
     """One-hot regression on true probabilities, in sample, over all interacting columns."""
     from scipy import sparse

@@ -7,12 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from maxcompute_service import Fault, running_service
 
-from ctr_pipeline.apps.results.place import ResultPlan, open_place
+from ctr_pipeline.apps.results.target import ResultPlan, open_target
 from ctr_pipeline.dataset.formats.maxcompute import client
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.table import parse_address
 from ctr_pipeline.errors import CtrPipelineError, DataError, RunFolderError
-from ctr_pipeline.storage.opening import STORAGES
+
+pytestmark = pytest.mark.usefixtures("here")
 
 SCHEMA = pa.schema([("user", pa.string()), ("probability", pa.float32())])
 MAXCOMPUTE = "odps://ads/scores/ds=1"
@@ -23,16 +24,6 @@ ADDRESSES = (
     "s3://bucket/scores.parquet",
     "duckdb://a.db/scores",
 )
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A folder of its own, and a disk in the place of the object store."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "store").mkdir()
-    disk = STORAGES["file"]
-    monkeypatch.setitem(STORAGES, "s3", lambda address: disk(str(tmp_path / "store")))
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +72,7 @@ def found(address):
 
 
 def write(address, *batches, overwrite=False, **keywords):
-    place = open_place(address)
+    place = open_target(address)
     place.check(ResultPlan(SCHEMA, overwrite=overwrite, **keywords))
     place.write(SCHEMA, iter(batches))
 
@@ -108,7 +99,7 @@ def test_results_that_fail_leave_what_was_there(address, earlier, here):
         yield rows("new")
         raise DataError("too many bad rows", place="rows.csv", remedy="Mend them")
 
-    place = open_place(address)
+    place = open_target(address)
     place.check(ResultPlan(SCHEMA, overwrite=True))
     with pytest.raises(DataError, match="too many bad rows"):
         place.write(SCHEMA, failing())
@@ -160,7 +151,7 @@ def test_other_places_are_refused_before_any_work(address, says, here):
         connection.execute("CREATE TABLE items (item INTEGER, price DOUBLE)")
         connection.execute("CREATE VIEW seen AS SELECT item FROM items")
     with pytest.raises(CtrPipelineError) as refused:
-        open_place(address).check(ResultPlan(SCHEMA, overwrite=True))
+        open_target(address).check(ResultPlan(SCHEMA, overwrite=True))
     assert says in str(refused.value)
 
 

@@ -14,10 +14,11 @@ from sklearn.metrics import log_loss, roc_auc_score
 from ctr_pipeline.apps.scoring import job as scoring_job
 from ctr_pipeline.apps.scoring.cut import decide_beside, evaluate_newest_cut
 from ctr_pipeline.apps.scoring.evaluate import evaluate
-from ctr_pipeline.apps.scoring.job import CutScores
+from ctr_pipeline.apps.scoring.job import CutScores, JobScorer
 from ctr_pipeline.apps.scoring.predict import predict
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.distributed.master.manifests import (
@@ -311,3 +312,29 @@ def test_new_rows_wait_for_a_training_that_has_nothing_yet(world, tmp_path):
         for command, more in ((evaluate, {}), (predict, {"output": tmp_path / "found.csv"})):
             with pytest.raises(FolderInUseError, match="another run"):
                 command(world.load(), data="rows.tsv", progress=SilentProgress(), **more)
+
+
+def test_new_rows_that_change_between_their_two_readings_are_refused(world, tmp_path):
+    take_cut(world.run, 3)
+    new = tmp_path / "new.tsv"
+    write_clicks(new, NUM_TEST)
+    lines = new.read_text().splitlines(keepends=True)
+
+    def score(changes):
+        def score_and_change(*_, **__):
+            if changes:
+                # As many rows as before.
+                new.write_text("".join(reversed(lines)))
+            logits = np.zeros(NUM_TEST, np.float32)
+            return SimpleNamespace(
+                files=SimpleNamespace(load=lambda *_: SimpleNamespace(logits=logits))
+            )
+
+        cut = find_newest_cut(world.run, SilentProgress())
+        scorer = JobScorer(world.load(), world.run, cut, SilentProgress(), score_and_change)
+        ledger = BadRowLedger("fail", 0.0)
+        return list(scorer.score_file(str(new), label_required=True, ledger=ledger))
+
+    assert sum(len(one.logits) for one in score(changes=False)) == NUM_TEST
+    with pytest.raises(DataError, match=r"new\.tsv: changed while its rows were scored: .* then"):
+        score(changes=True)

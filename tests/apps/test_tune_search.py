@@ -9,9 +9,15 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ctr_pipeline.apps.tune import search as tuning_stage
 from ctr_pipeline.apps.tune.proposals import TrialRecord
-from ctr_pipeline.apps.tune.search import SearchFolder, ranked, run_search, tune, values_text
+from ctr_pipeline.apps.tune.search import (
+    SearchFolder,
+    quiet_tracing,
+    ranked,
+    run_search,
+    tune,
+    values_text,
+)
 from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.errors import FolderInUseError, Interrupted, RunFolderError, TrainingError
 from ctr_pipeline.models.checking import check_model
@@ -61,9 +67,10 @@ class World:
             tune=loaded.config.tune,
             resume=resume,
             progress=self.progress,
+            train=self.train,
         )
 
-    def train(self, trial, run, proposal, number):
+    def train(self, _search, trial, run, proposal, number):
         """In the place of the training of one trial."""
         run.checkpoints.mkdir()
         if number == self.stop_at:
@@ -91,12 +98,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    world = World(tmp_path / "run")
-    monkeypatch.setattr(
-        tuning_stage._Search, "_train", lambda search, *arguments: world.train(*arguments)
-    )
-    return world
+def world(tmp_path):
+    return World(tmp_path / "run")
 
 
 def without_times(records):
@@ -148,6 +151,7 @@ def test_the_first_trial_is_the_config_itself(world):
     }
 
 
+@pytest.mark.slow
 def test_values_that_break_training_fail_alone(world):
     result = world.search({"trials": 30, "seed": 2})
     failed = [one for one in result.trials if one.state == "failed"]
@@ -183,6 +187,7 @@ def test_a_small_space_ends_the_search_early(world):
     assert any("ends early" in text for text in world.progress.said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [0, 1, 5])
 def test_a_search_that_was_stopped_ends_as_one_that_was_not(world, tmp_path, stop_at):
     whole = world.search()
@@ -221,30 +226,30 @@ def test_starting_anew_leaves_nothing_of_the_last_search(world):
     ]
 
 
-@pytest.mark.parametrize(
-    ("tune", "changes", "named"),
-    [
-        ({"seed": 5}, {}, "tune.seed differs"),
-        ({"metric": "auc"}, {}, "tune.metric differs"),
-        ({"space": {RATE: {"low": 1e-4, "high": 0.2, "log": True}}}, {}, "tune.space"),
-        ({}, {"train": {"epochs": 3}}, "train.epochs differs"),
-        ({}, {"encoding": SimpleNamespace(fingerprint="others")}, "rows differs"),
-    ],
-)
-def test_another_search_is_not_resumed(world, tune, changes, named):
+OTHER_SEARCHES = [
+    ({"seed": 5}, {}, "tune.seed differs"),
+    ({"metric": "auc"}, {}, "tune.metric differs"),
+    ({"space": {RATE: {"low": 1e-4, "high": 0.2, "log": True}}}, {}, "tune.space"),
+    ({}, {"train": {"epochs": 3}}, "train.epochs differs"),
+    ({}, {"encoding": SimpleNamespace(fingerprint="others")}, "rows differs"),
+]
+
+
+def test_another_search_is_not_resumed(world):
     world.search()
-    with pytest.raises(RunFolderError, match=named):
-        world.search(tune, resume=True, **changes)
+    for settings, changes, named in OTHER_SEARCHES:
+        with pytest.raises(RunFolderError, match=named):
+            world.search(settings, resume=True, **changes)
     assert world.trained == list(range(8))
 
 
 @pytest.mark.parametrize("name", ["trials/search.json", "trials/002/trial.json"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff"])
-def test_damage_is_named(world, name, content):
+def test_damage_is_named(world, name):
     world.search()
-    (world.folder / name).write_bytes(content)
-    with pytest.raises(RunFolderError, match=rf"{name}: is damaged. Give --overwrite"):
-        world.search(resume=True)
+    for content in (b"", b"{", b"[]", b"\xff"):
+        (world.folder / name).write_bytes(content)
+        with pytest.raises(RunFolderError, match=rf"{name}: is damaged. Give --overwrite"):
+            world.search(resume=True)
 
 
 class Page(HTMLParser):
@@ -295,7 +300,7 @@ def test_a_second_search_is_refused_while_one_holds_the_folder(world):
 
 def test_only_advice_about_tracing_is_kept_back(caplog):
     logger = logging.getLogger("tensorflow")
-    with tuning_stage.quiet_tracing():
+    with quiet_tracing():
         logger.warning("5 out of the last 5 calls triggered tf.function retracing")
         logger.warning("something else")
     logger.warning("triggered tf.function retracing, outside")

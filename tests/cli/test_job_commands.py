@@ -416,6 +416,7 @@ HEAVY = {"tensorflow", "keras", "duckdb", "pyarrow", "pandas", "sklearn", "matpl
 
 
 class TestLightness:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("program", "heavy", "most_bytes"),
         [

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from maxcompute_service import ACCESS_KEY, running_service
+from maxcompute_service import ACCESS_KEY, service_in_environment
 
 from ctr_pipeline.cli import machine_checks
 from ctr_pipeline.cli.machine_checks import (
@@ -105,9 +105,7 @@ def test_maxcompute_is_needed_only_where_it_is_set_up(is_set_up, missing, failur
 @pytest.mark.parametrize(("key", "verdict"), [(None, Verdict.WORKS), ("wrong", Verdict.FAILS)])
 def test_doctor_asks_the_service(monkeypatch, key, verdict):
     monkeypatch.setattr(client, "RETRY_SECONDS", ())
-    with running_service() as service:
-        for name, value in service.environment().items():
-            monkeypatch.setenv(name, value)
+    with service_in_environment(monkeypatch):
         if key is not None:
             monkeypatch.setenv("ODPS_ACCESS_KEY", key)
         (check,) = machine_checks.probe_services(SilentProgress())

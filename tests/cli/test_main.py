@@ -8,6 +8,7 @@ import pytest
 
 from ctr_pipeline.cli.main import COMMANDS, app, main, set_up_libraries
 from ctr_pipeline.errors import DataError, Interrupted
+from ctr_pipeline.storage.protocol import StorageAwayError
 
 TAKING_CONFIG = {
     "run": [],
@@ -211,6 +212,14 @@ class TestErrors:
             "exit_code": 1,
         }
 
+    def test_a_store_that_is_away_has_the_code_that_says_to_try_again(
+        self, capsys, pipeline, config
+    ):
+        pipeline.error = StorageAwayError("does not answer", place="s3://b/a", remedy="Wait")
+        code, out, err = call(capsys, "run", config, "-q", "--json")
+        assert code == json.loads(out)["exit_code"] == 75
+        assert err == "error: s3://b/a: does not answer. Wait\n"
+
     def test_bug_goes_to_the_log_of_the_run(self, capsys, pipeline, config, tmp_path):
         folder = tmp_path / "runs" / "x"
         folder.mkdir(parents=True)
@@ -356,7 +365,10 @@ class TestProcess:
         assert done.returncode == 1
         assert done.stderr == ""
 
-    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    @pytest.mark.parametrize(
+        ("number", "code"),
+        [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+    )
     def test_signal_stops_cleanly(self, tmp_path, number, code):
         arguments = ["sample", "criteo", "--rows", "100000000", "-o", str(tmp_path / "rows.tsv")]
         with subprocess.Popen(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ctr_pipeline.apps.live import pages_of_job
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.errors import CtrPipelineError
@@ -65,14 +66,16 @@ def programs(monkeypatch):
 class TestReachTheirProgram:
     def test_master(self, config, prepared, programs):
         assert main(["master", "--config", str(config)]) == 0
-        assert programs.calls == [("run_master", (prepared, "127.0.0.1:0"), {})]
+        assert programs.calls == [
+            ("run_master", (prepared, "127.0.0.1:0"), {"pages": pages_of_job})
+        ]
 
     def test_master_of_a_launcher(self, config, prepared, programs):
         arguments = ["--bind", "127.0.0.1:7", "--launcher", "127.0.0.1:9"]
         assert main(["master", "--config", str(config), *arguments]) == 0
         ((_, (folder, bind, launcher), _),) = programs.calls
         assert (folder, bind) == (prepared, "127.0.0.1:7")
-        assert launcher._client.address == "127.0.0.1:9"
+        assert launcher.address == "127.0.0.1:9"
 
     def test_parameter_server(self, config, prepared, programs):
         arguments = ["--index", "2", "--master", "127.0.0.1:5", "--incarnation", "abc"]

@@ -71,6 +71,7 @@ def test_with_a_stream_closed_it_is_over_as_well():
     assert done.returncode == 7
 
 
+@pytest.mark.slow
 def test_with_tensorflow_loaded_it_is_over_as_well():
     # Its logger closes the stream that it found while it was loaded, if that is no terminal.
     done = run(
@@ -94,7 +95,13 @@ def test_the_module_is_such_a_process():
     assert "--no-such-option" in done.stderr
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        "<&- >&- 2>&-",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-")),
+    ],
+)
 def test_streams_that_were_closed_before_it_began_change_nothing(tmp_path, closed):
     command = f'"$0" -m ctr_pipeline sample criteo --rows 100 -o rows.tsv {closed}'
     done = subprocess.run(

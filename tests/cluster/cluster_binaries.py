@@ -3,9 +3,11 @@
 Two modules: `binaries/kubernetes` (etcd, control plane, kubelet, kube-proxy, kubectl, pause) and
 `binaries/containers` (containerd, runc, CNI plugins). Building takes minutes, once. Nothing is
 installed: what Debian's packages hold beyond that (nft, and libseccomp to link runc with) is
-unpacked beside the binaries.
+unpacked beside the binaries. Two more modules are built for those who ask: `kwok` for fake nodes,
+`kueue` for queues.
 
     python tests/cluster/cluster_binaries.py     # builds what is missing, prints the folder
+    python tests/cluster/cluster_binaries.py kueue    # also Kueue: minutes more
 """
 
 import fcntl
@@ -19,6 +21,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "binaries"
+KWOK_SOURCES = Path(__file__).parent / "kwok"
+KUEUE_SOURCES = Path(__file__).parent / "kueue"
 _DEBIAN_PACKAGES = (
     *("libseccomp-dev", "nftables", "libnftables1", "libnftnl11", "libjansson4", "libmnl0"),
     *("libgmp10", "libedit2", "libxtables12", "libbsd0", "libmd0", "libtinfo6"),
@@ -38,11 +42,16 @@ def cache_folder() -> Path:
 
 def binaries_folder() -> Path:
     """The folder of the binaries of these sources, whether or not it is there."""
+    return cache_folder() / hash_of([Path(__file__), *sorted(SOURCES.rglob("*"))])
+
+
+def hash_of(paths: Iterable[Path], root: Path = SOURCES.parent) -> str:
+    """Of the names of files below a folder, and of their content."""
     digest = hashlib.sha256()
-    for path in [Path(__file__), *sorted(SOURCES.rglob("*"))]:
+    for path in paths:
         if path.is_file():
-            digest.update(f"{path.relative_to(SOURCES.parent)}\0".encode() + path.read_bytes())
-    return cache_folder() / digest.hexdigest()[:16]
+            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def find_binaries() -> Path:
@@ -80,6 +89,60 @@ def obtain_binaries() -> Path:
             _build_kubernetes(go, bin_folder)
             (folder / "complete").touch()
     return folder
+
+
+def obtain_kwok() -> Path:
+    """The program that plays nodes, built now if it is not there: a minute.
+
+    Raises:
+        NoBinaries: There is no Go, or the build failed.
+    """
+    return _obtain_tool(KWOK_SOURCES)
+
+
+def find_kueue() -> Path:
+    """The program that holds pods back for queues; `config` beside it is its manifests.
+
+    Raises:
+        NoBinaries: It has not been built.
+    """
+    program = _tool_path(KUEUE_SOURCES)
+    if not (program.exists() and program.with_name("config").exists()):
+        raise NoBinaries(f"Kueue is not in {program.parent}: 'make cluster-nightly' builds it")
+    return program
+
+
+def obtain_kueue() -> Path:
+    """The same, built now if it is not there: minutes.
+
+    Raises:
+        NoBinaries: There is no Go, or the build failed.
+    """
+    program = _obtain_tool(KUEUE_SOURCES)
+    manifests = program.with_name("config")
+    if not manifests.exists():
+        listed = [_find_go(), "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kueue"]
+        module = Path(_run(listed, KUEUE_SOURCES).strip())
+        shutil.copytree(module / "config", manifests)
+    return program
+
+
+def _obtain_tool(sources: Path) -> Path:
+    """The one program of a module, built now if it is not there."""
+    program = _tool_path(sources)
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+            build = [_find_go(), "build", "-trimpath", "-ldflags", _LINKING, "-o", folder, "tool"]
+            _run(build, sources, CGO_ENABLED="0")
+            Path(folder, program.name).replace(program)
+    return program
+
+
+def _tool_path(sources: Path) -> Path:
+    name = sources.name
+    modules = [sources / "go.mod", sources / "go.sum"]
+    return cache_folder() / f"{name}-{hash_of(modules)}" / name
 
 
 def _find_go() -> str:
@@ -174,5 +237,7 @@ def _run(command: list[str], folder: Path | str, **environment: str) -> str:
 if __name__ == "__main__":
     try:
         sys.stdout.write(f"{obtain_binaries()}\n")
+        if "kueue" in sys.argv[1:]:
+            sys.stdout.write(f"{obtain_kueue()}\n")
     except (NoBinaries, OSError) as error:
         sys.exit(f"No test cluster here: {error}")

@@ -8,17 +8,24 @@ import pytest
 from cluster_binaries import NoBinaries, find_binaries
 from kubernetes_cluster import Cluster
 from namespaces import missing_rights, this_process
-from python_image import write_python_image
+from python_image import load_python_image
+
+RUNNING = "CTRPIPE_TEST_CLUSTER"
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A running cluster of two nodes with the image `localhost/python:1`."""
+    """A cluster of two nodes, or the one that runs under the name CTRPIPE_TEST_CLUSTER."""
     if lack := missing_rights():
         pytest.skip(f"no Kubernetes can be started here: {lack}")
+    if name := os.environ.get(RUNNING):
+        yield Cluster(name)
+        return
     try:
         find_binaries()
     except NoBinaries as error:
+        if "CI" in os.environ:
+            raise
         pytest.skip(str(error))
     one = Cluster(f"test-{os.getpid()}")
     one.start(nodes=2, owner=this_process())
@@ -29,13 +36,19 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def python_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+def python_image(cluster: Cluster) -> str:
     """The name of an image with Python alone, loaded on all nodes."""
-    archive = tmp_path_factory.mktemp("image") / "python.tar"
-    name = "localhost/python:1"
-    write_python_image(archive, name)
-    cluster.load_image(archive)
-    return name
+    return load_python_image(cluster)
+
+
+@pytest.fixture(scope="session")
+def ctrpipe_image(cluster: Cluster) -> None:
+    """All nodes have the image of ctrpipe of this tree.
+
+    A cluster that ran already has it, as somebody loaded it.
+    """
+    if RUNNING not in os.environ:
+        load_python_image(cluster, packages=True)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,17 @@ from cluster_certificates import make_certificates
 from namespaces import Machine, make_control_groups, remove_control_groups, start_machine
 from oci_image import write_image
 
+from ctr_pipeline.distributed.launchers.kubernetes.api import parse_quantity
+
 CONTROL = "control"
 _CONTROL_ADDRESS = "10.250.0.1"
 _FIRST_SERVICE_ADDRESS = "10.96.0.1"
 _MAX_NODES = 16
-_PAUSE_IMAGE = "localhost/pause:1"
+PAUSE_IMAGE = "localhost/pause:1"
 # Users of tests with their groups. Only the first may do anything before RBAC says so.
 _USERS = {"admin": "system:masters", "alice": "", "bob": ""}
 _START_SECONDS = 120.0
+_PROCESSES = Path("/proc")
 
 
 class ClusterError(Exception):
@@ -162,10 +165,55 @@ class Cluster:
         metadata = {"name": name, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
-    def load_image(self, archive: Path) -> None:
-        """Imports an OCI archive on every node that runs."""
+    def make_priority_class(self, name: str, value: int) -> None:
+        """Pods that name it go before those of a lower value."""
+        self.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
+        )
+
+    def make_host_volume(self, namespace: str, name: str, folder: Path) -> None:
+        """Makes a claim that stands for a folder of this machine, the same on all nodes."""
+        spec = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        volume = f"{namespace}-{name}"
+        self.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": volume},
+                "spec": {
+                    **spec,
+                    "capacity": {"storage": "10Gi"},
+                    "hostPath": {"path": str(folder), "type": "Directory"},
+                    "claimRef": {"namespace": namespace, "name": name},
+                },
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {
+                    **spec,
+                    "volumeName": volume,
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            },
+        )
+
+    def remove_host_volume(self, namespace: str, name: str) -> None:
+        """Removes what `make_host_volume` made, as soon as nothing uses it; the folder stays."""
+        claim = ("persistentvolumeclaim", name, "--namespace", namespace)
+        for words in (claim, ("persistentvolume", f"{namespace}-{name}")):
+            self.kubectl("delete", *words, "--wait=false", "--ignore-not-found")
+
+    def load_image(self, archive: Path, *, node: str | None = None) -> None:
+        """Imports an OCI archive on a node; None: on every node that runs."""
         for name, state in self._machines.items():
-            if name != CONTROL and state.machine.alive:
+            if name == node or (node is None and name != CONTROL and state.machine.alive):
                 self._import(state.machine, archive)
 
     def node_is_ready(self, name: str) -> bool:
@@ -200,7 +248,30 @@ class Cluster:
         )
         raise ClusterError(f"no {what} within {seconds:.0f} s; {error or ''}\n{logs}")
 
+    def wait_for_phase(self, namespace: str, name: str, phase: str) -> dict[str, Any]:
+        """The pod once it is in a phase.
+
+        Raises:
+            ClusterError: It is not within a minute.
+        """
+        pod: dict[str, Any] = {}
+
+        def is_reached() -> bool:
+            nonlocal pod
+            pod = self.get("pod", name, "--namespace", namespace)
+            return bool(pod["status"]["phase"] == phase)
+
+        self.wait_for(is_reached, f"pod {name} in phase {phase}", 60)
+        return pod
+
     # Faults ----------------------------------------------------------------------------------
+
+    def free_cpu_millis(self, node: str) -> int:
+        """Thousandths of cores of a node that no pod on it has asked for."""
+        running = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+        pods = self.get("pods", "--all-namespaces", f"--field-selector={running}")["items"]
+        there = self.get("node", node)["status"]["allocatable"]["cpu"]
+        return round(1000 * parse_quantity(there)) - sum(map(cpu_millis_of, pods))
 
     def kill_node(self, index: int) -> None:
         """A machine is lost: the kubelet and all pods on it end at once."""
@@ -217,6 +288,84 @@ class Cluster:
         """Undoes `cut_node`."""
         self._control_machine.run(["ip", "link", "set", f"to-node{index}", "up"])
 
+    @contextlib.contextmanager
+    def only_on(self, node: str) -> Iterator[None]:
+        """New pods go to no other node."""
+        names = [one["metadata"]["name"] for one in self.get("nodes")["items"]]
+        others = [name for name in names if name != node]
+        if others:
+            self.kubectl("cordon", *others)
+        try:
+            yield
+        finally:
+            if others:
+                self.kubectl("uncordon", *others)
+
+    def evict_pod(self, namespace: str, name: str) -> None:
+        """Asks for the end of a pod as those do who respect disruption budgets."""
+        address = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        self.kubectl(
+            "create", "--raw", address, "--filename", "-", standard_input=json.dumps(eviction)
+        )
+
+    def crash_pod(self, namespace: str, name: str) -> None:
+        """Ends the containers of a pod by SIGKILL: a deletion would ask them first.
+
+        Raises:
+            ClusterError: None of its processes is seen.
+        """
+        for pid in self.find_processes(namespace, name):
+            os.kill(pid, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def without_image(self, node: str, name: str) -> Iterator[None]:
+        """A node does not find an image, which it has, under its name."""
+        images = [*self._ctr, "images"]
+        machine = self._machines[node].machine
+        machine.run([*images, "tag", "--force", name, f"{name}-hidden"])
+        machine.run([*images, "remove", name])
+        try:
+            yield
+        finally:
+            machine.run([*images, "tag", "--force", f"{name}-hidden", name])
+
+    def find_processes(self, namespace: str, name: str) -> list[int]:
+        """The first process of each container of a pod, by its id on this machine.
+
+        Raises:
+            ClusterError: None is seen.
+        """
+        pod = self.get("pod", name, "--namespace", namespace)
+        folder = f"pod{pod['metadata']['uid']}"
+        first = [path for path in _PROCESSES.glob("[0-9]*") if _is_first_of(path, folder)]
+        if not first:
+            raise ClusterError(f"no process of pod {name} is seen on this machine")
+        return [int(path.name) for path in first]
+
+    def cut_connections(self, namespace: str, name: str) -> None:
+        """Breaks off all connections of a pod to the API server, as a load balancer may."""
+        pid = self.find_processes(namespace, name)[0]
+        command = ["nsenter", f"--net=/proc/{pid}/ns/net", "ss", "--kill", "--tcp", "--no-header"]
+        done = subprocess.run(
+            [*command, "dst", _FIRST_SERVICE_ADDRESS], capture_output=True, text=True, check=False
+        )
+        if not done.stdout.strip():
+            raise ClusterError(f"no connection of pod {name} was broken off: {done.stderr}")
+
+    def start_program(self, machine: str, program: str, command: list[str]) -> None:
+        """Starts a program on a machine, with a log of its own."""
+        state = self._machines[machine]
+        path = f"PATH={self._bin}:{os.environ['PATH']}"
+        log = self.folder / "logs" / f"{machine}-{program}.log"
+        state.commands[program] = command
+        state.pids[program] = state.machine.start_program(["env", path, *command], log)
+        self._save()
+
     def signal_program(self, machine: str, program: str, number: signal.Signals) -> None:
         """Sends a signal to a program such as `kube-apiserver` of `control`."""
         state = self._machines[machine]
@@ -224,7 +373,7 @@ class Cluster:
 
     def start_again(self, machine: str, program: str) -> None:
         """Starts a program that was killed, as it was started before."""
-        self._run(machine, program, self._machines[machine].commands[program])
+        self.start_program(machine, program, self._machines[machine].commands[program])
 
     # Parts -----------------------------------------------------------------------------------
 
@@ -306,6 +455,8 @@ class Cluster:
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
+            # Webhooks are called at their pods: no kube-proxy runs on this machine.
+            "--enable-aggregator-routing",
             "--allow-privileged=true",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={service_accounts}",
@@ -362,7 +513,7 @@ class Cluster:
             machine.run(["mount", "-t", "tmpfs", "tmpfs", private])
         self._connect_node(machine, index)
         make_control_groups(self._control_group(name))
-        self._run(name, "containerd", self._containerd_command(folder, index))
+        self.start_program(name, "containerd", self._containerd_command(folder, index))
         self.wait_for(lambda: self._containerd_answers(machine), f"containerd on {name}")
         self._import(machine, self._pause_image())
         self._run_kubernetes(
@@ -445,7 +596,7 @@ state = "/run/containerd"
 [plugins.'io.containerd.nri.v1.nri']
   disable = true
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = "{_PAUSE_IMAGE}"
+  sandbox = "{PAUSE_IMAGE}"
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
@@ -493,7 +644,7 @@ state = "/run/containerd"
             program = self._bin / "pause"
             write_image(
                 archive,
-                _PAUSE_IMAGE,
+                PAUSE_IMAGE,
                 lambda layer: layer.add(program, "pause"),
                 entrypoint=["/pause"],
                 environment={},
@@ -522,15 +673,7 @@ state = "/run/containerd"
         return machine
 
     def _run_kubernetes(self, machine: str, program: str, *arguments: str) -> None:
-        self._run(machine, program, [str(self._bin / "kubernetes"), program, *arguments])
-
-    def _run(self, machine: str, program: str, command: list[str]) -> None:
-        state = self._machines[machine]
-        path = f"PATH={self._bin}:{os.environ['PATH']}"
-        log = self.folder / "logs" / f"{machine}-{program}.log"
-        state.commands[program] = command
-        state.pids[program] = state.machine.start_program(["env", path, *command], log)
-        self._save()
+        self.start_program(machine, program, [str(self._bin / "kubernetes"), program, *arguments])
 
     # State -----------------------------------------------------------------------------------
 
@@ -556,6 +699,58 @@ state = "/run/containerd"
         return self._owner is not None and not self._owner.alive
 
 
+def restricted_pod(
+    namespace: str, name: str, image: str, script: str, **spec: Any
+) -> dict[str, Any]:
+    """A pod that the restricted standard admits and that runs a Python script."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "main",
+                    "image": image,
+                    "imagePullPolicy": "Never",
+                    "args": ["-c", script],
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+                    "workingDir": "/tmp",  # noqa: S108
+                }
+            ],
+            **spec,
+        },
+    }
+
+
+def waiting_pod(namespace: str, name: str, cpu_millis: int, **spec: Any) -> dict[str, Any]:
+    """A pod that the restricted standard admits and that asks for cores and does nothing."""
+    pod = restricted_pod(namespace, name, PAUSE_IMAGE, "", **spec)
+    (container,) = pod["spec"]["containers"]
+    del container["args"], container["workingDir"]
+    container["resources"]["requests"]["cpu"] = f"{cpu_millis}m"
+    return pod
+
+
+def cpu_millis_of(pod: Mapping[str, Any]) -> int:
+    """Thousandths of cores that a pod has asked for."""
+    requests = [one.get("resources", {}).get("requests", {}) for one in pod["spec"]["containers"]]
+    return round(1000 * sum(parse_quantity(one.get("cpu", "0")) for one in requests))
+
+
 def clusters_folder() -> Path:
     """The folder with one folder for each cluster."""
     return cache_folder() / "clusters"
@@ -573,6 +768,21 @@ def remove_abandoned() -> None:
     for cluster in known_clusters():
         if cluster.abandoned:
             cluster.stop()
+
+
+def _is_first_of(process: Path, folder: str) -> bool:
+    """Whether a process of this machine is the first one of a container of a pod, but not `pause`.
+
+    Args:
+        folder: Control group of the pod.
+    """
+    try:
+        status = (process / "status").read_text()
+        inside = status.partition("NSpid:")[2].splitlines()[0].split()
+        is_in_pod = f"/{folder}/" in (process / "cgroup").read_text()
+        return is_in_pod and inside[-1] == "1" and "Name:\tpause" not in status
+    except (OSError, IndexError):
+        return False
 
 
 def _node_address(index: int) -> str:

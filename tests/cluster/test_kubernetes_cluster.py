@@ -7,10 +7,9 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kubernetes_cluster import Cluster, ClusterError, remove_abandoned
+from kubernetes_cluster import Cluster, ClusterError, remove_abandoned, restricted_pod
 from namespaces import Machine
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -20,52 +19,6 @@ import http.server, sys
 print("serving", flush=True)
 http.server.HTTPServer(("", 8080), http.server.SimpleHTTPRequestHandler).serve_forever()
 """
-
-
-def make_pod(namespace: str, name: str, image: str, script: str, **spec: Any) -> dict[str, Any]:
-    """A pod that the restricted standard admits and that runs a Python script."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 1000,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": "main",
-                    "image": image,
-                    "imagePullPolicy": "Never",
-                    "args": ["-c", script],
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
-                    "workingDir": "/tmp",  # noqa: S108
-                }
-            ],
-            **spec,
-        },
-    }
-
-
-def wait_for_phase(cluster: Cluster, namespace: str, name: str, phase: str) -> dict[str, Any]:
-    def reached() -> bool:
-        return read()["status"]["phase"] == phase
-
-    def read() -> dict[str, Any]:
-        return cluster.get("pod", name, "--namespace", namespace)
-
-    cluster.wait_for(reached, f"pod {name} in phase {phase}", 60)
-    return read()
 
 
 def test_a_restricted_pod_runs_is_logged_and_is_deleted(cluster, namespace, python_image):
@@ -79,8 +32,8 @@ try:
 except OSError as error:
     print("errno", error.errno)
 """
-    cluster.apply(make_pod(namespace, "short", python_image, script))
-    wait_for_phase(cluster, namespace, "short", "Succeeded")
+    cluster.apply(restricted_pod(namespace, "short", python_image, script))
+    cluster.wait_for_phase(namespace, "short", "Succeeded")
     log = cluster.kubectl("logs", "short", "--namespace", namespace)
     assert log == "user 1000\ncapabilities 0 seccomp 2\nerrno 30\n"
     cluster.kubectl("delete", "pod", "short", "--namespace", namespace)
@@ -88,7 +41,7 @@ except OSError as error:
 
 
 def test_the_namespace_refuses_a_pod_that_runs_as_root(cluster, namespace, python_image):
-    pod = make_pod(namespace, "root", python_image, "pass")
+    pod = restricted_pod(namespace, "root", python_image, "pass")
     pod["spec"]["securityContext"] = {}
     with pytest.raises(ClusterError, match="violates PodSecurity"):
         cluster.apply(pod)
@@ -101,8 +54,9 @@ def test_pods_reach_services_and_pods_of_other_nodes(cluster, namespace, python_
         "metadata": {"name": "web", "namespace": namespace},
         "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
     }
-    cluster.apply(service, make_pod(namespace, "web", python_image, _SERVER, nodeName="node0"))
-    server = wait_for_phase(cluster, namespace, "web", "Running")
+    web = restricted_pod(namespace, "web", python_image, _SERVER, nodeName="node0")
+    cluster.apply(service, web)
+    server = cluster.wait_for_phase(namespace, "web", "Running")
     address = server["status"]["podIP"]
     script = f"""
 import os, time, urllib.request
@@ -114,8 +68,8 @@ for url in ("http://{address}:8080", "http://" + os.environ["WEB_SERVICE_HOST"])
         except OSError:
             time.sleep(0.1)
 """
-    cluster.apply(make_pod(namespace, "client", python_image, script, nodeName="node1"))
-    wait_for_phase(cluster, namespace, "client", "Succeeded")
+    cluster.apply(restricted_pod(namespace, "client", python_image, script, nodeName="node1"))
+    cluster.wait_for_phase(namespace, "client", "Succeeded")
     assert cluster.kubectl("logs", "client", "--namespace", namespace) == "200\n200\n"
 
 
@@ -128,15 +82,15 @@ def test_a_lost_node_is_known_and_comes_back(cluster):
 
 def test_a_node_without_network_is_known_and_runs_on(cluster, namespace, python_image):
     script = "import time; time.sleep(600)"
-    cluster.apply(make_pod(namespace, "zombie", python_image, script, nodeName="node1"))
-    wait_for_phase(cluster, namespace, "zombie", "Running")
+    cluster.apply(restricted_pod(namespace, "zombie", python_image, script, nodeName="node1"))
+    cluster.wait_for_phase(namespace, "zombie", "Running")
     cluster.cut_node(1)
     try:
         cluster.wait_for(lambda: not cluster.node_is_ready("node1"), "loss of node1", 30)
     finally:
         cluster.heal_node(1)
     cluster.wait_for(lambda: cluster.node_is_ready("node1"), "node1 back")
-    pod = wait_for_phase(cluster, namespace, "zombie", "Running")
+    pod = cluster.wait_for_phase(namespace, "zombie", "Running")
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 

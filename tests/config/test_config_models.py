@@ -36,12 +36,18 @@ KEYS = {
     "name": ("job", ""),
     "data.train": (["a", "b"], 3),
     "data.query": ("SELECT * FROM 'a'", 3),
+    "data.connection.driver": ("sqlite", "Post SQL"),
+    "data.connection.uri_env": ("SHOP_URI", "shop uri"),
     "data.attach": ({"shop": "shop.duckdb"}, ["shop.duckdb"]),
     "data.valid": ("v.csv", 3),
     "data.test": ("t.csv", {}),
     "data.format": ("parquet", "xml"),
     "data.record": ("example", "lines"),
     "data.columns": (["label", "x"], ["label"]),
+    "data.key_value.column": ("profile", ""),
+    "data.key_value.pairs": (";", ""),
+    "data.key_value.value": ("=", ""),
+    "data.key_value.keys": (["age"], "age"),
     "data.delimiter": (";", ";;"),
     "data.quote": (None, '""'),
     "data.label": ("click", 1),
@@ -112,6 +118,8 @@ KEYS = {
     "kubernetes.folder": ("/runs", "runs"),
     "kubernetes.environment": ({"A": "1"}, {"A": 1}),
     "kubernetes.environment_from_secrets": (["keys"], "keys"),
+    "kubernetes.metrics_from": ("monitoring", "Monitoring"),
+    "kubernetes.queue": ("nightly", "Nightly"),
     "kubernetes.user": (1000, 0),
     "kubernetes.master.cpu": ("500m", "fast"),
     "kubernetes.master.cpu_limit": (2, "2 cores"),
@@ -123,6 +131,7 @@ KEYS = {
     "kubernetes.parameter_servers.cpu": ("500m", "fast"),
     "kubernetes.parameter_servers.cpu_limit": (2, "2 cores"),
     "kubernetes.parameter_servers.memory": ("4Gi", "4 GB"),
+    "kubernetes.parameter_servers.max_memory": ("8Gi", "8 GB"),
     "kubernetes.parameter_servers.node_selector": ({"disk": "ssd"}, {"disk": 1}),
     "kubernetes.parameter_servers.tolerations": ([{"key": "spot", "operator": "Exists"}], ["spot"]),
     "kubernetes.parameter_servers.priority_class": ("high", ""),
@@ -130,6 +139,7 @@ KEYS = {
     "kubernetes.workers.cpu": ("500m", "fast"),
     "kubernetes.workers.cpu_limit": (2, "2 cores"),
     "kubernetes.workers.memory": ("4Gi", "4 GB"),
+    "kubernetes.workers.max_memory": ("8Gi", "8 GB"),
     "kubernetes.workers.node_selector": ({"disk": "ssd"}, {"disk": 1}),
     "kubernetes.workers.tolerations": ([{"key": "spot", "operator": "Exists"}], ["spot"]),
     "kubernetes.workers.priority_class": ("high", ""),
@@ -156,6 +166,7 @@ KEYS = {
     "train.learning_rate_schedule.decay_rate": (0.5, 0),
     "train.learning_rate_schedule.floor": (0.1, 2),
     "train.scale_learning_rate": ("sqrt", "square"),
+    "train.global_batch": ("fixed", "shrinking"),
     "train.gradient_clip_norm": (1.0, 0),
     "train.early_stopping.metric": ("auc", "loss"),
     "train.early_stopping.tolerance": (0.1, -1),
@@ -177,9 +188,11 @@ KEYS = {
     "export.parity_rows": (10, 0),
     "runtime.mode": ("processes", "cluster"),
     "runtime.strategy": ("allreduce", "ring"),
+    "runtime.embeddings": ("hybrid", "sharded"),
     "runtime.threads": (2, 0),
     "runtime.memory_limit_gb": (0.5, 0),
     "runtime.checkpoints": ("s3://bucket/runs/clicks", "s4://bucket"),
+    "runtime.scratch": ("scratch", 1),
     "runtime.parameter_servers": (2, 0),
     "runtime.workers.min": (2, 0),
     "runtime.workers.max": (4, 0),
@@ -200,6 +213,9 @@ KEYS = {
     "runtime.standby_workers": (1, -1),
     "runtime.heartbeat_seconds": (0.5, 0),
     "runtime.silence_seconds": (10.0, 0),
+    "runtime.startup_timeout_seconds": (300.0, 0),
+    "runtime.termination_grace_seconds": (60.0, -1),
+    "runtime.bytes_per_reading_task": (5000, 0),
     "runtime.rows_per_encoding_task": (5000, 0),
     "runtime.work_ahead_seconds": (10.0, 0),
     "runtime.storage_timeout_seconds": (60.0, -1),
@@ -220,7 +236,10 @@ SPACE = {"space": {"model.dropout": {"low": 0, "high": 0.5}}}
 # What else a key needs to be valid.
 COMPANIONS = {
     "runtime.strategy": {"mode": "processes"},
+    "runtime.embeddings": {"mode": "processes", "strategy": "allreduce"},
     "data.query": {"train": None},
+    "data.connection.driver": {"uri_env": "DATABASE"},
+    "data.connection.uri_env": {"driver": "postgresql"},
     "data.negative": {"positive": "yes"},
     "data.split.by": {"by": "random"},
     "data.split.column": {"by": "hash"},
@@ -278,6 +297,12 @@ def complete(key, value):
     if path[0] == "train" and len(path) > 2:
         sections = Config.model_fields["train"].default.model_dump()
         mapping["train"] = {path[1]: sections[path[1]]} if sections[path[1]] else {}
+    if key == "train.global_batch":
+        mapping["runtime"] = {"mode": "processes", "strategy": "allreduce"}
+    if key.startswith("data.connection."):
+        mapping["data"] = {"query": "SELECT * FROM clicks"}
+    if key.startswith("data.key_value."):
+        mapping["data"]["key_value"] = {"column": "profile"}
     node = mapping
     for step in path[:-1]:
         node = node.setdefault(step, {})

@@ -369,12 +369,10 @@ def test_columns_named_elsewhere_must_exist():
         "evaluation": {"gauc_column": "I4"},
     }
     found = problems(config_from_mapping, mapping)
-    assert "data.split.column: there is no column 'user'" in found
-    assert "data.key_columns: there is no column 'I9'" in found
-    assert "evaluation.gauc_column: there is no column 'I4'" in found
-    assert (
-        "features[0].columns: there is no column 'i2' in data.columns (did you mean 'I2'?)" in found
-    )
+    assert "data.split.column: data.columns has no column 'user'" in found
+    assert "data.key_columns: data.columns has no column 'I9'" in found
+    assert "evaluation.gauc_column: data.columns has no column 'I4'" in found
+    assert "features[0].columns: data.columns has no column 'i2' (did you mean 'I2'?)" in found
 
 
 def test_rows_to_validate_come_from_one_place():
@@ -461,9 +459,29 @@ def test_keys_of_other_tools_are_understood(key, meant):
     assert f"did you mean '{meant}'?" in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/run", "gs://bucket/run", "hdfs://host/run"])
-def test_a_run_folder_is_a_local_one(address):
-    with pytest.raises(ConfigError, match="the run folder is a local folder"):
+@pytest.mark.parametrize("address", ["s3://bucket/run", "gs://bucket/run", "az://box/run"])
+def test_a_run_at_an_address_has_a_working_copy_and_its_checkpoints_there(address):
+    mapping = {**small(), "output": address}
+    config = config_from_mapping(mapping, ["runtime.scratch=/scratch"]).config
+    assert config.stored_at == address
+    assert config.run_folder.parent == Path("/scratch")
+    assert config.checkpoints_at == f"{address}/checkpoints"
+    own = config_from_mapping(mapping, ["runtime.checkpoints=/mnt/checkpoints"]).config
+    assert own.checkpoints_at == "/mnt/checkpoints"
+    other = config_from_mapping({**mapping, "output": f"{address}s"}).config
+    assert other.run_folder.name != config.run_folder.name
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("hdfs://host/run", "'hdfs://' is no storage of runs"),
+        ("s3://key:secret@bucket/run", "credentials come from the environment"),
+        ("s3://", "names no place"),
+    ],
+)
+def test_an_output_that_is_no_place_for_a_run_is_refused(address, message):
+    with pytest.raises(ConfigError, match=message):
         config_from_mapping({**small(), "output": address})
 
 
@@ -498,6 +516,7 @@ def test_keys_that_begin_with_x_are_a_place_for_anchors(tmp_path):
         load_config(path, ["train.x-other=1"])
 
 
+@pytest.mark.slow
 def test_of_thousands_of_problems_some_are_shown_and_the_rest_is_counted():
     entries = [{"columns": f"c{index}", "foo": 1} for index in range(3000)]
     with pytest.raises(ConfigError) as caught:

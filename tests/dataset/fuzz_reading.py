@@ -1,9 +1,9 @@
 """Reads damaged files in a process of its own: each must give rows or a refusal, nothing else.
 
-As a program: `python fuzz_reading.py KIND FIRST_SEED COUNT FOLDER` makes a mutant of each seed,
-reads it, and writes one line of JSON. The seed is in `FOLDER/seed` and the mutant in FOLDER while
-it is read: a process that dies of one leaves both. An alarm ends it if a mutant takes too long, and
-memory is limited.
+As a program: `python fuzz_reading.py FIRST_SEED COUNT FOLDER KIND…` makes a mutant of each seed and
+kind, reads it, and writes one line of JSON. Kind and seed are in `FOLDER/seed` and the mutant in
+`FOLDER/KIND` while it is read: a process that dies of one leaves both. An alarm ends it if a mutant
+takes too long, and memory is limited.
 """
 
 import dataclasses
@@ -13,7 +13,6 @@ import os
 import random
 import resource
 import signal
-import sqlite3
 import struct
 import sys
 import traceback
@@ -204,23 +203,6 @@ class Example(RecordIO):
         self.write(head + stored)
 
 
-class SQLite(Files):
-    def __init__(self, folder):
-        super().__init__(folder, "a.db")
-        with closing(sqlite3.connect(self.path)) as connection:
-            connection.execute(
-                "CREATE TABLE t (label INT, price REAL, city TEXT, code TEXT AS (city || 'x'))"
-            )
-            rows = zip(LABELS, PRICES, CITIES, strict=True)
-            connection.executemany("INSERT INTO t VALUES (?, ?, ?)", list(rows))
-            connection.commit()
-        self._content = self.path.read_bytes()
-        self.address = f"sqlite://{self.path}/t"
-
-    def mutate(self, chance):
-        self.write(mutated(self._content, chance, first=20))
-
-
 class DuckDB(Files):
     def __init__(self, folder):
         super().__init__(folder, "a.duckdb")
@@ -230,7 +212,7 @@ class DuckDB(Files):
             connection.sql("CREATE TABLE t AS SELECT * FROM rows")
         self._content = self.path.read_bytes()
         self._used = [n for n, byte in enumerate(self._content) if byte]
-        self.address = f"duckdb://{self.path}/t"
+        self.address = f'SELECT * FROM "{self.path}".t ORDER BY rowid'
 
     def mutate(self, chance):
         # Most of the file is room that is left.
@@ -324,7 +306,6 @@ KINDS = {
     "parquet": Parquet,
     "recordio": RecordIO,
     "example": Example,
-    "sqlite": SQLite,
     "duckdb": DuckDB,
     "gzip": lambda folder: Compressed(folder, "a.csv.gz", lambda text: gzip.compress(text, 6)),
     "zstd": lambda folder: Compressed(
@@ -341,12 +322,12 @@ def limit_memory():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(kind, first, count, folder):
-    target = KINDS[kind](Path(folder))
+def read_mutants(kind, first, count, folder, note):
+    (folder / kind).mkdir()
+    target = KINDS[kind](folder / kind)
     faults, num_refused = [], 0
-    note = os.open(Path(folder) / "seed", os.O_CREAT | os.O_RDWR, 0o600)
     for seed in range(first, first + count):
-        os.pwrite(note, b"%020d" % seed, 0)
+        os.pwrite(note, f"{kind:10} {seed:020}".encode(), 0)
         target.mutate(random.Random(f"{kind} {seed}"))
         signal.setitimer(signal.ITIMER_REAL, MUTANT_SECONDS)
         try:
@@ -358,8 +339,14 @@ def main(kind, first, count, folder):
         signal.setitimer(signal.ITIMER_REAL, 0)
         if seed == first:
             limit_memory()
-    json.dump({"refused": num_refused, "faults": faults}, sys.stdout)
+    return {"refused": num_refused, "faults": faults}
+
+
+def main(first, count, folder, kinds):
+    note = os.open(folder / "seed", os.O_CREAT | os.O_RDWR, 0o600)
+    found = {kind: read_mutants(kind, first, count, folder, note) for kind in kinds}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

@@ -3,15 +3,12 @@
 import gzip
 import json
 import os
-import sqlite3
 import struct
 import subprocess
 import sys
 import zlib
-from contextlib import closing
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,54 +88,6 @@ def types_within_types(folder):
     return write(folder / "a.parquet", table)
 
 
-def sqlite(folder, *columns, num_rows=50):
-    path = folder / "a.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE t (label INT)")
-        connection.executemany("INSERT INTO t VALUES (?)", [(n % 2,) for n in range(num_rows)])
-        for column in columns:
-            connection.execute(f"ALTER TABLE t ADD COLUMN {column}")
-        connection.commit()
-    return f"sqlite://{path}/t"
-
-
-def computed_text_of_sqlite(folder):
-    return sqlite(folder, "x TEXT AS (hex(zeroblob(200000000)))")
-
-
-def computed_texts_of_sqlite(folder):
-    """None is too long by itself, all rows together are."""
-    return sqlite(folder, "x TEXT AS (hex(zeroblob(10000000)))", num_rows=40)
-
-
-def many_computed_texts_of_sqlite(folder):
-    return sqlite(folder, *(f"x{n} TEXT AS (hex(zeroblob(1000000)))" for n in range(300)))
-
-
-def run_duckdb(folder, *statements):
-    path = folder / "a.duckdb"
-    with closing(duckdb.connect(str(path))) as connection:
-        for statement in statements:
-            connection.sql(statement)
-    return f"duckdb://{path}/t"
-
-
-def computed_text_of_duckdb(folder):
-    return run_duckdb(
-        folder,
-        "CREATE TABLE t (label INT, x TEXT GENERATED ALWAYS AS (repeat('a', 400000000)))",
-        "INSERT INTO t SELECT i % 2 FROM range(50) s(i)",
-    )
-
-
-def repeated_text_of_duckdb(folder):
-    return run_duckdb(
-        folder,
-        "CREATE TABLE t AS SELECT i % 2 AS label, repeat('a', 200000) || (i % 2) AS x "
-        "FROM range(3000) s(i)",
-    )
-
-
 def recordio(folder, payload, num_records):
     stored = gzip.compress(payload, 9, mtime=0)
     head = struct.pack("<5I", 0x01020304, zlib.crc32(stored), 2, len(stored), num_records)
@@ -209,9 +158,6 @@ REFUSED = {
     a_page_of_zeros: "unfolds to 300 MiB at once (a page)",
     a_list_of_millions: "70,000,001 elements in a row group",
     types_within_types: "nested more than 32 levels deep",
-    computed_text_of_sqlite: "column 'x': a value has more, and at most 67,108,864 bytes",
-    many_computed_texts_of_sqlite: "column 'x0': a value has more, and at most",
-    computed_text_of_duckdb: "column 'x': is computed by an expression",
     more_empty_records: "holds more than 1,024 MiB",
     a_record_of_zeros: "holds a record of 524,288,000 bytes",
     a_chunk_of_empty_members: "is damaged",
@@ -224,8 +170,6 @@ READ = {
     repeated_text(30_000, 70_000): 70_000,
     repeated_text(300_000, 8_000): 8_000,
     texts_of_one_prefix: 2_000,
-    computed_texts_of_sqlite: 40,
-    repeated_text_of_duckdb: 3_000,
     zstd_of_lines_without_end: 20 * 2 * 65_536,
 }
 
@@ -270,7 +214,7 @@ def test_many_columns_are_refused_before_they_are_looked_at(tmp_path):
         inspect_source(DataConfig(train=columns_of_text(tmp_path)))
 
 
-@pytest.mark.parametrize("kind", ["path", "glob", "folder", "database"])
+@pytest.mark.parametrize("kind", ["path", "glob", "folder"])
 def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
     folder = tmp_path / "day=1"
     folder.mkdir()
@@ -279,7 +223,6 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
         "path": str(folder / "a.parquet"),
         "glob": str(folder / "*.parquet"),
         "folder": str(folder),
-        "database": f"sqlite://{folder}/a.parquet/t",
     }[kind]
     with pytest.raises(DataError, match=r"a pipe, a socket or a device|no file matches"):
         inspect_source(DataConfig(train=address))

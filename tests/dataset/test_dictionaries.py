@@ -42,29 +42,45 @@ def test_texts(values, offset):
     encoded.validate(full=True)
 
 
-@settings(deadline=None)
-@given(
-    st.lists(
+def parts_of(values):
+    return st.lists(
         st.tuples(
-            st.lists(TEXT, min_size=1, max_size=8),
+            st.lists(values, min_size=1, max_size=8),
             st.lists(st.one_of(st.none(), st.integers(0, 99)), max_size=20),
             st.sampled_from([pa.int8(), pa.uint16(), pa.int32(), pa.int64()]),
         ),
         min_size=1,
         max_size=4,
     )
-)
+
+
+def merged(parts, kind):
+    """The dictionary that dictionaries merge to, and all rows."""
+    chunks, rows = [], []
+    for values, numbers, numbered in parts:
+        places = [None if number is None else number % len(values) for number in numbers]
+        dictionary = pa.array(values, kind, from_pandas=False)
+        chunks.append(pa.DictionaryArray.from_arrays(pa.array(places, numbered), dictionary))
+        rows += [None if place is None else values[place] for place in places]
+    found = merge_dictionaries(chunks)
+    found.validate(full=True)
+    assert found.indices.null_count == 0
+    return found, rows
+
+
+@settings(deadline=None)
+@given(parts_of(TEXT))
 def test_dictionaries_merge_to_that_of_all_rows(parts):
-    chunks = []
-    for values, numbers, kind in parts:
-        rows = [None if number is None else number % len(values) for number in numbers]
-        chunks.append(
-            pa.DictionaryArray.from_arrays(pa.array(rows, kind), pa.array(values, pa.string()))
-        )
-    merged = merge_dictionaries(chunks)
-    merged.validate(full=True)
-    texts = pa.array([text for chunk in chunks for text in chunk.to_pylist()], pa.string())
-    assert merged.equals(encode_dictionary(texts))
+    found, rows = merged(parts, pa.string())
+    assert found.equals(encode_dictionary(pa.array(rows, pa.string())))
+
+
+@settings(deadline=None)
+@given(parts_of(NUMBER))
+def test_dictionaries_of_numbers_merge_by_their_bits(parts):
+    found, rows = merged(parts, pa.float64())
+    assert bits_of(found.dictionary.to_pylist()) == list(dict.fromkeys(bits_of(rows)))
+    assert bits_of(found.dictionary.take(found.indices).to_pylist()) == bits_of(rows)
 
 
 @settings(deadline=None)

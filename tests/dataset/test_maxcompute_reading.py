@@ -3,14 +3,14 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from maxcompute_service import ACCESS_KEY, PROJECT, Fault, running_service
+from maxcompute_service import ACCESS_KEY, PROJECT, Fault, service_in_environment
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.columns import plan_columns
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 from ctr_pipeline.dataset.formats.maxcompute import reading
 from ctr_pipeline.dataset.formats.maxcompute.table import TableAddress, parse_address
-from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.stream import stream_rows
@@ -46,9 +46,7 @@ def clicks(num_rows: int = NUM_ROWS, start: int = 0) -> pa.Table:
 def service(monkeypatch):
     monkeypatch.setattr(client_module, "RETRY_SECONDS", (0.0, 0.0, 0.0))
     monkeypatch.setattr(reading, "RANGE_ROWS", 300)
-    with running_service() as running:
-        for name, value in running.environment().items():
-            monkeypatch.setenv(name, value)
+    with service_in_environment(monkeypatch) as running:
         yield running
 
 
@@ -58,7 +56,9 @@ def config(train="odps://ads/clicks", **values) -> DataConfig:
 
 def read(data: DataConfig, folder) -> dict[str, pa.Table]:
     source = inspect_source(data, seed=3)
-    rows = ingest(data, source, TYPES, folder, seed=3, threads=2, progress=SilentProgress())
+    rows = ingest(
+        RowsToRead(data, source, TYPES, seed=3), folder, threads=2, progress=SilentProgress()
+    )
     return {
         split: read_columns(found.files, ["click", *TYPES]) for split, found in rows.splits.items()
     }
@@ -197,11 +197,8 @@ def test_a_table_that_changes_while_it_is_read_is_refused(service, tmp_path):
         patch.setattr(reading, "read_table_blocks", read_and_change)
         with pytest.raises(DataError, match="changed while it was read"):
             ingest(
-                config(**WHOLE),
-                source,
-                TYPES,
+                RowsToRead(config(**WHOLE), source, TYPES, seed=0),
                 tmp_path / "parts",
-                seed=0,
                 threads=2,
                 progress=SilentProgress(),
             )

@@ -24,7 +24,7 @@ def test_words_that_mean_missing(word):
     assert found.words == (word.strip(),)
     assert found.share == pytest.approx(2 / 97)
     assert found.reason == f"numbers but for '{word.strip()}' in 2.1% of its values"
-    assert f"list '{word.strip()}' in data.missing_values" in found.tell("price")
+    assert f"list '{word.strip()}' in data.missing_values" in found.describe("price")
 
 
 def test_several_words_and_one_in_many():
@@ -53,8 +53,8 @@ def test_numbers_that_are_written_otherwise(values, what):
     assert found.example == example
     # A reason may be about a sensitive column.
     assert example not in found.reason
-    assert f"('{example}')" in found.tell("price")
-    assert example not in found.tell("price", is_sensitive=True)
+    assert f"('{example}')" in found.describe("price")
+    assert example not in found.describe("price", is_sensitive=True)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset import object_files
 from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
-from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.object_files import ObjectFile, find_objects
 from ctr_pipeline.dataset.parts import read_columns
@@ -85,11 +85,8 @@ FILES = {
 def rows_of(train, folder, **options):
     data = DataConfig(train=train, split=SplitConfig(valid=0, test=0), **options)
     rows = ingest(
-        data,
-        inspect_source(data),
-        TYPES,
+        RowsToRead(data, inspect_source(data), TYPES, seed=0),
         folder / "in",
-        seed=0,
         threads=2,
         progress=SilentProgress(),
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
-from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.partitions import partition_of
 from ctr_pipeline.dataset.parts import read_columns
@@ -51,11 +51,8 @@ def inspect(train, **options):
 def rows_of(train, types, folder, **options):
     data = DataConfig(train=str(train), split=SplitConfig(valid=0, test=0), **options)
     rows = ingest(
-        data,
-        inspect_source(data),
-        types,
+        RowsToRead(data, inspect_source(data), types, seed=0),
         folder / "in",
-        seed=0,
         threads=2,
         progress=SilentProgress(),
     )

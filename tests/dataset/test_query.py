@@ -1,13 +1,17 @@
 """Rows of a SELECT: their types, their order, and when they count as changed."""
 
+import subprocess
+import sys
+
 import duckdb
+import fsspec
 import pytest
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
-from ctr_pipeline.dataset.ingest import ingest
-from ctr_pipeline.dataset.ingested import fingerprint_of
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.inspection import format_of_address, inspect_source
 from ctr_pipeline.dataset.parts import read_columns
+from ctr_pipeline.dataset.statement import Query
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
@@ -36,13 +40,15 @@ def rows_of(query, types, folder, **options):
     data = DataConfig(query=query, split=WHOLE, **options)
     source = inspect_source(data)
     progress = SilentProgress()
-    rows = ingest(data, source, types, folder / "in", seed=0, threads=2, progress=progress)
+    rows = ingest(
+        RowsToRead(data, source, types, seed=0), folder / "in", threads=2, progress=progress
+    )
     return read_columns(rows.splits["train"].files, list(types)).to_pydict()
 
 
 def state_of(query, **options):
     data = DataConfig(query=query, split=WHOLE, **options)
-    return fingerprint_of(data, inspect_source(data), {"item": NUMBER}, seed=0, sensitive=())
+    return RowsToRead(data, inspect_source(data), {"item": NUMBER}, seed=0).origin
 
 
 JOIN = """
@@ -52,9 +58,13 @@ JOIN = """
 """
 
 
-def test_a_join_of_files_and_a_database_in_its_order(folder):
+@pytest.mark.parametrize(
+    ("query", "attach"),
+    [(JOIN, {"shop": "shop.duckdb"}), (JOIN.replace("shop.users", '"shop.duckdb".users'), {})],
+)
+def test_a_join_of_files_and_a_database_in_its_order(folder, query, attach):
     types = {"time": NUMBER, "brand": TEXT, "price": NUMBER, "country": TEXT}
-    found = rows_of(JOIN, types, folder, attach={"shop": "shop.duckdb"})
+    found = rows_of(query, types, folder, attach=attach)
     assert found == {
         "time": [float(time) for time in range(39, -1, -1)],
         "brand": [f"brand {time % 4 % 2}" for time in range(39, -1, -1)],
@@ -101,6 +111,7 @@ def test_rows_without_an_order_come_the_same_each_time(folder):
         ("items.parquet", "SELECT label, item FROM 'clicks.csv'", False),
         ("more.csv", "SELECT label, item FROM read_csv(['clicks.csv', '*ore.csv'])", True),
         ("shop.duckdb", "SELECT label, item FROM 'clicks.csv'", True),
+        ("shop.duckdb", "SELECT label, item FROM 'clicks.csv', \"shop.duckdb\".users", True),
     ],
 )  # fmt: skip
 def test_a_change_of_what_is_read_is_noticed(folder, change, query, is_noticed):
@@ -115,6 +126,60 @@ def test_a_change_of_what_is_read_is_noticed(folder, change, query, is_noticed):
         with duckdb.connect() as connection:
             connection.sql("COPY (SELECT i AS price FROM range(9) t(i)) TO 'items.parquet'")
     assert (state_of(query, attach={"shop": "shop.duckdb"}) != before) == is_noticed
+
+
+CHANGING = (
+    ("random()", "draws values by random"),
+    ("uuid()", "draws values by uuid"),
+    ("gen_random_uuid()", "draws values by"),
+    ("now()", "asks for the time by now"),
+    ("CURRENT_TIMESTAMP", "asks for the time by current_timestamp"),
+    ("today()", "asks for the time by current_date"),
+    ("localtimestamp", "asks for the time by localtimestamp"),
+    ("age(TIMESTAMP '2026-01-01')", "asks for the time by age"),
+)
+
+
+@pytest.mark.parametrize(("call", "message"), CHANGING)
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT label, item, {} AS extra FROM 'clicks.csv'",
+        "SELECT label, item FROM 'clicks.csv' WHERE item IN (SELECT 1 WHERE {} IS NOT NULL)",
+    ],
+)
+def test_a_query_that_gives_other_rows_each_time_is_refused(folder, query, call, message):
+    with pytest.raises(DataError, match=f"data.query: {message}.* the same data gives other rows"):
+        state_of(query.format(call))
+
+
+def test_the_calls_that_are_refused_are_those_that_duckdb_calls_inconsistent():
+    with duckdb.connect() as connection:
+        changing = connection.sql(
+            "SELECT DISTINCT function_name FROM duckdb_functions() "
+            "WHERE stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')"
+        ).fetchall()
+    # They tell of the connection, change a database, or give no value that a row could hold.
+    harmless = {
+        *("currval", "nextval", "setval", "setseed", "error", "sleep_ms", "write_log", "stats"),
+        *("current_connection_id", "current_database", "current_query", "current_query_id"),
+        *("current_schema", "current_schemas", "current_setting", "current_transaction_id"),
+        *("getvariable", "in_search_path", "txid_current", "vector_type"),
+    }
+    for (name,) in set(changing) - {(name,) for name in harmless}:
+        with pytest.raises(DataError, match="the same data gives other rows"):
+            Query(f"SELECT {name}() AS value", "data.query").check_repeatable()
+
+
+def test_a_sample_needs_a_seed(folder):
+    sample = "SELECT label, item FROM 'clicks.csv' USING SAMPLE 50 PERCENT (bernoulli{})"
+    with pytest.raises(DataError, match=r"samples rows without a seed.*USING SAMPLE"):
+        state_of(sample.format(""))
+    kept = [
+        rows_of(sample.format(", 42"), {"item": NUMBER}, folder / str(turn)) for turn in range(2)
+    ]
+    assert kept[0] == kept[1]
+    assert 0 < len(kept[0]["item"]) < 40
 
 
 def test_another_text_is_another_source(folder):
@@ -155,8 +220,127 @@ def test_a_file_beside_a_query_is_refused(folder):
         inspect_source(data)
 
 
+READS_ONLY = r"data\.query: is no SELECT but {}, and a source only reads\. Write a SELECT"
+CLICKS = "FROM 'clicks.csv'"
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("WITH a AS (SELECT 1) INSERT INTO shop.users SELECT 1, 2", READS_ONLY.format("INSERT")),
+        ("WITH a AS (SELECT 1) UPDATE shop.users SET user = 'x'", READS_ONLY.format("UPDATE")),
+        ("SELECT 1; DROP TABLE shop.users", "has 2 statements, .*Keep the SELECT"),
+        ("SELECT 1; SELECT 2; SELECT 3", "has 3 statements, .*Keep the SELECT"),
+        (
+            f"SELECT label, nextval('shop.ids') AS n {CLICKS}",
+            "it changes a database, and a source only reads. Leave out .*nextval",
+        ),
+        (f"SELECT * {CLICKS} WHERE item = ?", "it has parameters, .*Write the values"),
+        (f"SELECT * {CLICKS} WHERE item = $item", "it has parameters, .*Write the values"),
+        (
+            f"SELECT label, x {CLICKS}, sqlite_scan('a.db', 't')",
+            "needs the extension sqlite_scanner .*Install it once .*INSTALL sqlite_scanner",
+        ),
+        (f"SELECT * {CLICKS} LIMIT 0", r"gives no rows\. Check its conditions"),
+        (f"SELECT * {CLICKS} WHERE false", r"gives no rows\. Check its conditions"),
+        (f"SELECT label, label {CLICKS}", "two columns named 'label'.*otherwise with AS"),
+        (f"SELECT label, item AS LABEL {CLICKS}", "two columns named 'label'.*otherwise with AS"),
+        (f"SELECT a.*, b.* {CLICKS} a, 'clicks.csv' b", "two columns named 'time'.*USING"),
+        (f"SELECT count(*), label {CLICKS} GROUP BY label", r"COUNT\(\*\) AS name"),
+        (f"SELECT label, (SELECT 1) {CLICKS}", r"selects \(SELECT 1\) without a name"),
+        (f"SELECT label, label + 1 {CLICKS} UNION ALL SELECT 1, 2", r"label \+ 1 AS name"),
+        (f'SELECT label, item AS "" {CLICKS}', "at line 1: zero-length .* identifier"),
+        (f"SELECT label, error('boom') AS x {CLICKS}", r"fails: boom\. Try it with"),
+        (f"SELECT label,\nitem +\n{CLICKS}", "at line 3: syntax error"),
+        (f"SELECT label, price {CLICKS}", '"price" not found.*Candidate bindings: "'),
+        ("SELECT * FROM clicks", r"Table with name clicks does not exist\. Did you mean"),
+        ("SELECT * FROM shop.items", r"Table with name items does not exist\. Did you mean"),
+        ("SELECT * FROM 'gone.csv'", 'No files found .*"gone.csv".*relative to the folder'),
+        (
+            "SELECT * FROM 's3://bucket/clicks.parquet'",
+            r"s3://bucket/clicks\.parquet: .*need the package s3fs.*pip install s3fs",
+        ),
+        ("SELECT * FROM 'memory://bucket/no.parquet'", r'No files found .*"memory://bucket/no\.'),
+    ],
+)
+def test_queries_that_are_no_source(folder, query, says):
+    with duckdb.connect("shop.duckdb") as connection:
+        connection.sql("CREATE SEQUENCE ids")
+    before = (folder / "shop.duckdb").read_bytes()
+    with pytest.raises(DataError, match=says) as caught:
+        inspect_source(DataConfig(query=query, split=WHOLE, attach={"shop": "shop.duckdb"}))
+    assert caught.value.place
+    assert caught.value.remedy
+    assert (folder / "shop.duckdb").read_bytes() == before
+
+
+def test_an_error_of_a_store_is_its_last_line(folder, monkeypatch):
+    store = fsspec.filesystem("memory")
+    store.pipe("/bucket/clicks.parquet", bytes(100))
+    monkeypatch.setattr(type(store), "_open", refuse)
+    with pytest.raises(DataError) as caught:
+        inspect_source(DataConfig(query="SELECT * FROM 'memory://bucket/clicks.parquet'"))
+    assert str(caught.value) == (
+        "data.query: fails: the store is away. Check the address, the network and the store's "
+        "credentials"
+    )
+
+
+def refuse(*_arguments, **_options):
+    raise ConnectionError("the store is away")
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        ("item", "data.query: 40 of the first 40 rows tie in ORDER BY item. The same data gives"),
+        ("label DESC, 3", "40 of the first 40 rows tie in ORDER BY label, item"),
+        ("c.TIME // 1, item", ""),
+        ("time", ""),
+        ("item, TIME", ""),
+        ("ALL", ""),
+    ],
+)
+def test_ties_in_an_order_are_told(folder, order, says):
+    query = f"SELECT label, time, item {CLICKS} c ORDER BY {order}"
+    notes = inspect_source(DataConfig(query=query)).notes
+    assert len(notes) == bool(says)
+    assert says in "".join(notes)
+
+
+def test_ties_are_told_only_where_the_order_divides_rows(folder):
+    query = f"SELECT label, item {CLICKS} ORDER BY item"
+    assert inspect_source(DataConfig(query=query, split={"by": "random"})).notes == ()
+    assert inspect_source(DataConfig(query=query, split=WHOLE)).notes == ()
+
+
 def test_nothing_is_left_in_the_temporary_folder(folder, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(folder / "tmp"))
     (folder / "tmp").mkdir()
     rows_of("SELECT label, item FROM 'clicks.csv' ORDER BY item", {"item": NUMBER}, folder)
     assert list((folder / "tmp").iterdir()) == []
+
+
+def test_what_a_dead_writer_left_beside_a_database_is_noticed(folder):
+    query = 'SELECT rowid % 2 AS label, 1 AS item, * FROM "shop.duckdb".users ORDER BY rowid'
+    before = state_of(query)
+    assert state_of(query) == before
+    body = (
+        "import duckdb, os; c = duckdb.connect('shop.duckdb'); "
+        "c.execute(\"SET wal_autocheckpoint='1GB'\"); "
+        "c.execute(\"INSERT INTO users VALUES ('u9', 'c9')\"); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", body], check=True)
+    assert (folder / "shop.duckdb.wal").stat().st_size
+    assert state_of(query) != before
+    assert rows_of(query, {"user": TEXT}, folder)["user"] == ["u0", "u1", "u2", "u9"]
+
+
+def test_a_database_that_is_being_written_is_refused(folder):
+    body = "import duckdb; c = duckdb.connect('shop.duckdb'); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", body], stdin=pipe, stdout=pipe) as other:
+        other.stdout.readline()
+        with pytest.raises(DataError, match="is open in another program"):
+            inspect_source(DataConfig(query='SELECT * FROM "shop.duckdb".users'))
+        other.communicate(b"\n")

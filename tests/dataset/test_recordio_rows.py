@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger, BadRowReason
 from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
-from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.dataset.stream import stream_rows
@@ -38,14 +38,10 @@ def ingested(folder, path, types=TYPES, block_bytes=4 << 20, sensitive=(), **opt
     data = DataConfig(train=str(path), split=NO_SPLIT, **options)
     source = inspect_source(data)
     rows = ingest(
-        data,
-        source,
-        types,
+        RowsToRead(data, source, types, seed=0, sensitive=sensitive),
         Path(folder) / "in",
-        seed=0,
         threads=2,
         progress=SilentProgress(),
-        sensitive=sensitive,
         block_bytes=block_bytes,
     )
     names = ["label", *types]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
-from ctr_pipeline.dataset.splits import random_places
+from ctr_pipeline.dataset.splits import random_fractions
 
 NUM_ROWS = 100_000
 LABELS = np.random.default_rng(0).random(NUM_ROWS) < 0.2
@@ -49,7 +49,7 @@ def test_seeds_draw_other_rows_and_the_random_split_has_nothing_to_do_with_it():
         for seed in (0, 1)
     ]
     assert (drawn[0] & drawn[1]).mean() == pytest.approx(0.01, rel=0.2)
-    in_test = random_places(0, NUM_ROWS, 0) >= 0.9
+    in_test = random_fractions(0, NUM_ROWS, 0) >= 0.9
     assert drawn[0][in_test].mean() == pytest.approx(0.1, rel=0.1)
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from ctr_pipeline.dataset.splits import (
     Shares,
     divide,
-    hash_places,
+    hash_fractions,
     plan_order_ranges,
-    random_places,
+    random_fractions,
 )
 
 
@@ -30,46 +30,46 @@ def test_order_ranges_cover_all_rows_once(num_rows, valid, test):
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), cut=st.integers(0, 100))
 def test_a_random_place_depends_on_seed_and_row_alone(seed, cut):
-    whole = random_places(0, 100, seed)
-    parts = [random_places(0, cut, seed), random_places(cut, 100 - cut, seed)]
+    whole = random_fractions(0, 100, seed)
+    parts = [random_fractions(0, cut, seed), random_fractions(cut, 100 - cut, seed)]
     assert np.array_equal(whole, np.concatenate(parts))
     assert ((whole >= 0) & (whole < 1)).all()
 
 
 def test_random_places_are_uniform_and_seeds_are_unrelated():
-    one, two = random_places(0, 100_000, 1), random_places(0, 100_000, 2)
-    for places in (one, two):
-        counts = np.histogram(places, bins=10, range=(0, 1))[0]
+    one, two = random_fractions(0, 100_000, 1), random_fractions(0, 100_000, 2)
+    for fractions in (one, two):
+        counts = np.histogram(fractions, bins=10, range=(0, 1))[0]
         assert np.abs(counts - 10_000).max() < 500
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.02
 
 
 def test_hash_places_are_uniform_equal_for_equal_values_and_stable():
     texts = [f"user-{i % 20_000}" for i in range(40_000)]
-    places = hash_places(pa.chunked_array([texts[:15_000], texts[15_000:]]))
-    assert np.array_equal(places[:20_000], places[20_000:])
-    counts = np.histogram(places[:20_000], bins=10, range=(0, 1))[0]
+    fractions = hash_fractions(pa.chunked_array([texts[:15_000], texts[15_000:]]))
+    assert np.array_equal(fractions[:20_000], fractions[20_000:])
+    counts = np.histogram(fractions[:20_000], bins=10, range=(0, 1))[0]
     assert np.abs(counts - 2_000).max() < 250
     # A stored value: the split of a user must not change between versions.
-    stored = hash_places(pa.chunked_array([["user-0", "é"]])).tolist()
+    stored = hash_fractions(pa.chunked_array([["user-0", "é"]])).tolist()
     assert stored == [0.5765680445538893, 0.40535241775921116]
 
 
 def test_missing_and_numbers_have_a_place_of_their_own():
-    places = hash_places(pa.chunked_array([[None, "a", None]]))
-    assert places[0] == places[2] != places[1]
-    numbers = hash_places(pa.chunked_array([[1.0, 2.0, 1.0, None]]))
+    fractions = hash_fractions(pa.chunked_array([[None, "a", None]]))
+    assert fractions[0] == fractions[2] != fractions[1]
+    numbers = hash_fractions(pa.chunked_array([[1.0, 2.0, 1.0, None]]))
     assert numbers[0] == numbers[2] != numbers[1]
-    assert len(hash_places(pa.chunked_array([], pa.string()))) == 0
+    assert len(hash_fractions(pa.chunked_array([], pa.string()))) == 0
 
 
 def test_rows_are_divided_in_order():
     table = pa.table({"n": list(range(5))})
-    places = np.array([0.1, 0.75, 0.95, 0.79, 0.2])
-    found = dict(divide(table, places, Shares(valid=0.1, test=0.2)))
+    fractions = np.array([0.1, 0.75, 0.95, 0.79, 0.2])
+    found = dict(divide(table, fractions, Shares(valid=0.1, test=0.2)))
     assert {split: rows["n"].to_pylist() for split, rows in found.items()} == {
         "train": [0, 4],
         "valid": [1, 3],
         "test": [2],
     }
-    assert [split for split, _ in divide(table, places, Shares(0, 0.2))] == ["train", "test"]
+    assert [split for split, _ in divide(table, fractions, Shares(0, 0.2))] == ["train", "test"]

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
-from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import column_names, read_columns
 from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_time_ranges
@@ -36,11 +36,8 @@ def run(path, folder, types=None, *, split=None, block_bytes=64, **options):
     split = {"valid": 0.2, "test": 0.3, "by": "time", "column": "at", **(split or {})}
     data = DataConfig(train=str(path), split=SplitConfig(**split), **options)
     return ingest(
-        data,
-        inspect_source(data),
-        types or {"n": ColumnType.NUMBER},
+        RowsToRead(data, inspect_source(data), types or {"n": ColumnType.NUMBER}, seed=0),
         folder,
-        seed=0,
         threads=2,
         progress=SilentProgress(),
         block_bytes=block_bytes,

@@ -7,7 +7,7 @@ import pytest
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter, load_meta
-from ctr_pipeline.dataset.ingest import ingest
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.ingested import WeightSums, load_ingested
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import read_columns
@@ -39,11 +39,8 @@ def write(folder, weights=WEIGHTS, *, kind="csv"):
 def run(folder, path, **data):
     config = DataConfig(train=str(path), **{"weight": "w", **data})
     return ingest(
-        config,
-        inspect_source(config),
-        {"x": ColumnType.NUMBER},
+        RowsToRead(config, inspect_source(config), {"x": ColumnType.NUMBER}, seed=0),
         folder / "in",
-        seed=0,
         threads=2,
         progress=SilentProgress(),
         block_bytes=512,

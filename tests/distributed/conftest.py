@@ -7,20 +7,20 @@ import pytest
 from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.embeddings.cut_storage import CutStorage
+from ctr_pipeline.specs.course import UpdateRule
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 
 ACCESS = Access(token="token-of-the-tests", tls=None)  # noqa: S106
-ASYNC = UpdateRule("async", 1, 0, False)
+ASYNC = UpdateRule()
 
 
 def spec_with_tables(folder, **changes):
@@ -52,7 +52,7 @@ def spec_with_tables(folder, **changes):
         "num_dense": 37,
         "dense_optimizer": OptimizerSpec(name="adam", learning_rate=0.02),
         "num_partitions": 16,
-        "update": ASYNC,
+        "update_rule": ASYNC,
         "batch_size": 32,
         "epochs": 100,
         "checkpoints_folder": str(folder / "checkpoints"),
@@ -63,7 +63,7 @@ def spec_with_tables(folder, **changes):
 def fresh_core(spec, index=0, *, generation=0, **options):
     """A server that holds nothing yet and serves a generation."""
     core = PsCore(spec, index, **options)
-    reply = core.restore(RestoreRequest(generation, 0, (), (), ()))
+    reply = core.checkpoints.restore(RestoreRequest(generation, 0, (), (), ()))
     assert not reply.refused
     return core
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec, UpdateRule
-from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
+from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
+from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
 PLAIN = JobSpec(
@@ -19,7 +19,8 @@ PLAIN = JobSpec(
     dense_optimizer=OptimizerSpec(name="adam", learning_rate=0.01),
     num_partitions=8,
     num_parameter_servers=1,
-    update=UpdateRule("async", 1, 4, False),
+    update_rule=UpdateRule(),
+    supervision=Supervision(),
     splits=(),
     course=TrainingCourse(batch_size=16, epochs=1),
     rows=RowLifecycle(),
@@ -34,7 +35,8 @@ def job_spec(**facts):
 
 def change_spec(spec, **changes):
     """A spec with other facts, those of its sections among them."""
-    for name, section in (("course", spec.course), ("rows", spec.rows)):
+    for name in ("course", "rows", "update_rule", "supervision"):
+        section = changes.get(name, getattr(spec, name))
         keys = type(section).model_fields.keys() & changes.keys()
         values = {key: changes.pop(key) for key in keys}
         changes[name] = type(section)(**{**section.model_dump(), **values})

@@ -53,10 +53,10 @@ class Caller:
 
     def init(self, value=0.0, generation=0):
         values = np.full(self.last - self.first, value, np.float32)
-        return self.core.init_dense(DenseRequest(generation, self.first, values))
+        return self.core.updates.init_dense(DenseRequest(generation, self.first, values))
 
     def pull(self, keys, *, create=True, batch=None, dense_version=-1, generation=0):
-        return self.core.pull(
+        return self.core.updates.pull(
             PullRequest.decode(
                 PullRequest(
                     generation=generation,
@@ -89,7 +89,7 @@ class Caller:
         return PushRequest.decode(PushRequest(**{**facts, **changes}).encode())
 
     def push(self, keys, batch, **changes):
-        return Answered(self.core.push(self.request(keys, batch, **changes))).reply
+        return Answered(self.core.updates.push(self.request(keys, batch, **changes))).reply
 
     def values(self, keys, generation=0):
         """First value of each row, and the dense values."""
@@ -101,7 +101,7 @@ class Pushing:
     """A push that may have to wait for its round."""
 
     def __init__(self, caller, keys, batch, **changes):
-        self.answer = Answered(caller.core.push(caller.request(keys, batch, **changes)))
+        self.answer = Answered(caller.core.updates.push(caller.request(keys, batch, **changes)))
 
     def result(self):
         assert self.answer.has_come

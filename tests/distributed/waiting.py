@@ -3,7 +3,7 @@
 import time
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=60.0):
     """The condition's value once it is true; fails if that takes longer than `seconds`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -13,8 +13,8 @@ import sys
 import time
 
 from ctr_pipeline.cli.main import main as ctrpipe
-from ctr_pipeline.pipeline.job import members
-from ctr_pipeline.pipeline.job.members import CommandLines
+from ctr_pipeline.pipeline.job import launchers
+from ctr_pipeline.pipeline.job.launchers import CommandLines
 
 KEYS_A_BATCH = "CTRPIPE_TEST_KEYS_A_BATCH"
 _AS_MEMBER = "member"
@@ -38,7 +38,7 @@ def measure_by_keys():
 
     def of_keys(figures):
         now, stats = time.monotonic(), of_process(figures)
-        loads = figures.core.partition_loads()
+        loads = figures.core.state.partition_loads()
         keys = max(sum(loads.pulled_keys) + sum(loads.pushed_keys), seen["keys"])
         batches = stats.version - seen["version"]
         if batches > 0:
@@ -57,7 +57,7 @@ def main():
         arguments = arguments[1:]
         measure_by_keys()
     else:
-        members.CommandLines = HotCommandLines
+        launchers.CommandLines = HotCommandLines
     sys.argv = ["ctrpipe", *arguments]
     sys.exit(ctrpipe(arguments))
 

@@ -21,7 +21,7 @@ LAUNCHER = Path(__file__).parents[1] / "distributed" / "launchers" / "plain_laun
 MODULE = "ctr_pipeline.distributed.launchers.plain"
 CODE = "distributed/launchers/plain.py"
 REGISTRY = "specs/launchers.py"
-LINE = f'    LauncherKind("plain", "{MODULE}:PlainLauncher", "children", spans_hosts=True),\n'
+LINE = f'    LauncherKind("plain", "{MODULE}:PlainLauncher", "children", 4, spans_hosts=True),\n'
 CONFIG = """
 data:
   train: rows.tsv

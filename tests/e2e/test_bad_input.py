@@ -13,7 +13,6 @@ import comparison_mistakes
 import config_mistakes
 import daily_mistakes
 import data_mistakes
-import database_mistakes
 import general_mistakes
 import hostile_mistakes
 import job_mistakes
@@ -38,7 +37,6 @@ MISTAKES = (
     *maxcompute_mistakes.COMMAND_MISTAKES,
     *recordio_mistakes.COMMAND_MISTAKES,
     *object_mistakes.COMMAND_MISTAKES,
-    *database_mistakes.COMMAND_MISTAKES,
     *table_mistakes.COMMAND_MISTAKES,
     *comparison_mistakes.COMMAND_MISTAKES,
     *tune_mistakes.COMMAND_MISTAKES,
@@ -63,7 +61,11 @@ def world(tmp_path, monkeypatch):
         yield world
 
 
-@pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] * case.slow) for case in MISTAKES],
+    ids=lambda case: case.name,
+)
 def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
     if case.trained:
         shutil.copytree(request.getfixturevalue("trained_run"), world.folder / "run")

@@ -6,11 +6,14 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
 
+EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "elastic_training.py"
 CTRPIPE = [sys.executable, "-m", "ctr_pipeline"]
 
 
@@ -101,10 +104,9 @@ class Cluster:
         self._folder = folder
         self._stack = stack
         (self._place,) = free_addresses("127.0.0.1", 1)
-        (folder / "script.py").write_text(SCRIPT)
         options = ("--bind", self._place, "--access", str(folder / "access"), "--lease", "4")
         self.rendezvous = self._start("rendezvous", "elastic-rendezvous", *options)
-        self._wait(lambda: "Serving" in self.log("rendezvous"))
+        self.wait(lambda: "Serving" in self.log("rendezvous"))
 
     def _start(self, name, *arguments):
         with open(self._folder / f"{name}.log", "wb") as log:  # noqa: PTH123
@@ -124,15 +126,15 @@ class Cluster:
     def log(self, name):
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
-    def start_node(self, name):
+    def start_node(self, name, nodes, *script):
         return self._start(
-            *(name, "elastic-run", "--nodes", "2:3", "--rendezvous", self._place),
+            *(name, "elastic-run", "--nodes", nodes, "--rendezvous", self._place),
             *("--access", str(self._folder / "access"), "--monitor-interval", "0.2"),
             *("--max-restarts", "0", "--grace", "3"),
-            *("--", sys.executable, str(self._folder / "script.py"), str(self._folder)),
+            *("--", sys.executable, *script),
         )
 
-    def _wait(self, condition, seconds=280.0):
+    def wait(self, condition, seconds=280.0):
         end = time.monotonic() + seconds
         while not condition():
             logs = {path.name: path.read_text()[-3000:] for path in self._folder.glob("*.log")}
@@ -154,8 +156,13 @@ class Cluster:
         def newest():
             return facts_of(max(versions(), default=0))
 
-        self._wait(lambda: len(newest()) == size and newest()[0]["size"] == size)
-        facts = newest()
+        facts = []
+
+        def is_it():
+            facts[:] = newest()
+            return len(facts) == size and facts[0]["size"] == size
+
+        self.wait(is_it)
         assert all(one == {**facts[0], "loss": one["loss"]} for one in facts)
         assert facts[0]["added"] == 3 * size
         return facts[0]
@@ -163,7 +170,7 @@ class Cluster:
     def finish(self, *nodes):
         (self._folder / "done").write_text("")
         for node in nodes:
-            assert node.wait(120) == 0
+            assert node.wait(240) == 0
         assert self.rendezvous.wait(60) == 0
 
 
@@ -173,11 +180,13 @@ class Cluster:
 def test_a_keras_model_and_a_collective_variable_over_growth_and_shrink(tmp_path):
     with ExitStack() as stack:
         cluster = Cluster(tmp_path, stack)
-        nodes = [cluster.start_node("node-0"), cluster.start_node("node-1")]
+        (tmp_path / "script.py").write_text(SCRIPT)
+        script = ("2:3", str(tmp_path / "script.py"), str(tmp_path))
+        nodes = [cluster.start_node(f"node-{n}", *script) for n in range(2)]
         first = cluster.expect_world(2)
         assert first["first"] == first["before"] == 0
 
-        third = cluster.start_node("node-2")
+        third = cluster.start_node("node-2", *script)
         second = cluster.expect_world(3)
         assert second["before"] == 2 * second["first"] > 0, "every step was one of two nodes"
 
@@ -186,3 +195,36 @@ def test_a_keras_model_and_a_collective_variable_over_growth_and_shrink(tmp_path
         assert last["before"] - second["before"] == 3 * (last["first"] - second["first"])
         assert "a member was lost" in cluster.log("node-0") + cluster.log("node-1")
         cluster.finish(*nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_the_example_that_loses_a_node_ends_with_the_weights_of_one_that_does_not(tmp_path):
+    random = np.random.default_rng(0)
+    features = random.normal(size=(48_000, 8))
+    rows = np.column_stack([features, features.sum(1) > 0])
+    np.savetxt(tmp_path / "rows.csv", rows, fmt="%.4f", delimiter=",")
+
+    def run(name, *, kills):
+        folder = tmp_path / name
+        folder.mkdir()
+        with ExitStack() as stack:
+            cluster = Cluster(folder, stack)
+            script = (str(EXAMPLE), str(tmp_path / "rows.csv"), str(folder))
+            nodes = [cluster.start_node(f"node-{n}", "1:2", *script) for n in range(2)]
+            if kills:
+                cluster.wait(lambda: "record 2," in cluster.log("node-0"))
+                nodes.pop().send_signal(signal.SIGKILL)
+                cluster.wait(lambda: "formed: 1 node" in cluster.log("node-0"))
+            for node in nodes:
+                assert node.wait(280) == 0, cluster.log("node-0")
+            assert cluster.rendezvous.wait(60) == 0
+        with np.load(folder / "checkpoint.npz") as arrays:
+            return dict(arrays)
+
+    whole, killed = run("whole", kills=False), run("killed", kills=True)
+    assert whole.keys() == killed.keys()
+    assert whole["position"] == killed["position"] == 96_000
+    for name, values in whole.items():
+        np.testing.assert_allclose(killed[name], values, rtol=1e-3, atol=1e-5, err_msg=name)

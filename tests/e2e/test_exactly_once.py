@@ -8,6 +8,7 @@ and not by the other, shows in a weight.
 """
 
 import random
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from watched_run import WatchedRun
 
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.table import ID_BITS
@@ -31,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 NUM_FIELDS = 4
 NUM_IDS = 20_000
 BATCH_SIZE = 256
-NUM_ROWS = 1_500_000
+NUM_ROWS = 2_000_000
 NUM_PARTITIONS = 64
 HOT_RUN = Path(__file__).with_name("hot_run.py")
 MODEL = '''
@@ -140,14 +142,30 @@ def trained_weights(run: WatchedRun) -> np.ndarray:
     return weights
 
 
-def disturb(chaos: Disturbance) -> None:
+def disturb(chaos: Disturbance, limit: list[float]) -> None:
     """Each kind of member dies, the parameter servers twice, at random moments of one run."""
     for role, index in (("worker", 0), ("ps", 1), ("master", 0), ("ps", 0), ("worker", 1)):
         trained = chaos.run.now.records.trained
         total = chaos.run.now.records.total
+        limit[0] = max(limit[0], trained / total + 0.1)
         chaos.wait_for_moment(trained / total + 0.03, trained / total + 0.1)
         member = chaos.signal(role, index, 9)
         chaos.wait_until_replaced(member)
+
+
+def ask_to_end(chaos: Disturbance, server: int) -> None:
+    """A server gets SIGTERM, which costs no record."""
+    run = chaos.run
+    generation = run.now.generation
+    chaos.wait_until_replaced(chaos.signal("ps", server, signal.SIGTERM))
+    run.wait_for("training", run.is_training, 60.0)
+    assert run.now.generation > generation
+    assert run.now.records.repeated == 0
+    name = f"parameter server {server}"
+    asked, ended = [event for event in run.now.events if event.what.startswith(name)][-2:]
+    assert " is asked to end within " in asked.what
+    assert ended.what == f"{name} was ended by SIGTERM"
+    assert ended.done.startswith("no record is trained again: checkpoint ")
 
 
 UPDATES = {
@@ -169,43 +187,70 @@ def check_weights(run: WatchedRun, update: str) -> None:
     assert len(wrong) == 0, (len(wrong), wrong[:5], (found - expected)[tuple(wrong[:5].T)])
 
 
-@pytest.mark.parametrize("update", UPDATES)
+def wait_until_moved(run: WatchedRun, wanted: int, number: int) -> None:
+    """Asks for another number of servers, and waits for the `number`-th end of moves."""
+    run.call("scale", str(run.output), "--parameter-servers", str(wanted))
+
+    def has_moved():
+        told = [event.what for event in run.now.events]
+        return told.count("partitions are where they are to be") == number
+
+    run.wait_for(f"{wanted} servers", has_moved, 120.0)
+
+
+def check_moves(view: JobView) -> None:
+    """They were not disturbed and cost nothing."""
+    assert not [one for one in view.events if one.done == "it goes on and tries again"]
+    assert view.records.repeated == 0
+    assert view.generation == 1
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "async",
+        pytest.param("sync", marks=pytest.mark.nightly),
+        pytest.param("bounded", marks=pytest.mark.nightly),
+    ],
+)
 def test_every_record_is_in_the_model_exactly_once(tmp_path, update):
-    with WatchedRun(tmp_path, make_config(tmp_path, **UPDATES[update])) as run:
+    """Partitions move to a third server, which is asked to end; then members die."""
+    config = make_config(tmp_path, partitions=NUM_PARTITIONS, **UPDATES[update])
+    with WatchedRun(tmp_path, config) as run:
         run.start("train")
-        run.wait_for("training", run.is_training, 120.0)
-        chaos = Disturbance(run, random.Random(11))
-        disturb(chaos)
+        # The part of the job that may be done by the next event.
+        limit = [0.2]
+        with run.paced(lambda: limit[0]):
+            run.wait_for("training", run.is_training, 120.0)
+            wait_until_moved(run, 3, 1)
+            check_moves(run.now)
+            chaos = Disturbance(run, random.Random(11))
+            ask_to_end(chaos, 2)
+            disturb(chaos, limit)
         assert run.wait(300.0) == 0, run.tail(40)
         view = run.final_view()
         assert view.records.trained == view.records.total
         assert view.records.dropped == 0
         assert view.generation >= 2
-        check_weights(run, update)
-
-
-@pytest.mark.parametrize("update", UPDATES)
-def test_partitions_move_while_training_goes_on_and_nothing_is_lost(tmp_path, update):
-    config = make_config(tmp_path, partitions=NUM_PARTITIONS, **UPDATES[update])
-    with WatchedRun(tmp_path, config) as run:
-        run.start("train")
-        run.wait_for("training", run.is_training, 120.0)
-        for number, wanted in enumerate((3, 1), start=1):
-            run.call("scale", str(run.output), "--parameter-servers", str(wanted))
-
-            def has_moved(number=number):
-                told = [event.what for event in run.now.events]
-                return told.count("partitions are where they are to be") == number
-
-            run.wait_for(f"{wanted} servers", has_moved, 120.0)
-        assert run.wait(300.0) == 0, run.tail(40)
-        view = run.final_view()
-        assert not [one for one in view.events if one.done == "it goes on and tries again"]
-        assert view.records.trained == view.records.total
-        assert view.records.repeated == view.records.dropped == 0
-        assert view.generation == 1
         assert not [event for event in view.events if "the master had an error" in event.what]
         check_weights(run, update)
+
+
+@pytest.mark.nightly
+def test_partitions_move_while_training_goes_on_and_nothing_is_lost(tmp_path):
+    config = make_config(tmp_path, partitions=NUM_PARTITIONS)
+    with WatchedRun(tmp_path, config) as run:
+        run.start("train")
+        with run.paced(lambda: 0.3):
+            run.wait_for("training", run.is_training, 120.0)
+            wait_until_moved(run, 3, 1)
+            wait_until_moved(run, 1, 2)
+        assert run.wait(300.0) == 0, run.tail(40)
+        view = run.final_view()
+        check_moves(view)
+        assert view.records.trained == view.records.total
+        assert view.records.dropped == 0
+        check_weights(run, "async")
 
 
 def test_partitions_of_a_server_that_becomes_hot_move_by_themselves(tmp_path):
@@ -222,31 +267,44 @@ def test_partitions_of_a_server_that_becomes_hot_move_by_themselves(tmp_path):
         environment={KEYS_A_BATCH: str(NUM_FIELDS * BATCH_SIZE)},
     ) as run:
         run.start("train")
-        assert run.wait(500.0) == 0, run.tail(40)
+
+        def moves():
+            return [event.what for event in run.now.events if "moved from parameter" in event.what]
+
+        with run.paced(lambda: 0.3):
+            run.wait_for("a move", moves, 300.0)
+        assert run.wait(300.0) == 0, run.tail(40)
         view = run.final_view()
-        moves = [event.what for event in view.events if "moved from parameter" in event.what]
-        assert moves
-        assert "moved from parameter server 0 to 1: parameter server 0 was at " in moves[0]
-        assert "% of its cores for 5 s and parameter server 1, the idlest other, at " in moves[0]
+        assert "moved from parameter server 0 to 1: parameter server 0 was at " in moves()[0]
+        assert "% of its cores for 5 s and parameter server 1, the idlest other, at " in moves()[0]
         assert view.records.trained == view.records.total
         assert view.records.repeated == view.records.dropped == 0
         assert view.generation == 1
         check_weights(run, "async")
 
 
-@pytest.mark.parametrize("victim", [("ps", 0), ("ps", 2), ("master", 0)])
-def test_a_member_lost_while_partitions_move_costs_no_record(tmp_path, victim):
+def test_members_lost_while_partitions_move_cost_no_record(tmp_path):
     with WatchedRun(tmp_path, make_config(tmp_path)) as run:
         run.start("train")
         run.wait_for("training", run.is_training, 120.0)
         chaos = Disturbance(run, random.Random(7))
-        run.call("scale", str(run.output), "--parameter-servers", "3")
 
         def moves():
-            return any("moved from parameter server" in event.what for event in run.now.events)
+            return [
+                event.what
+                for event in run.now.events
+                if "moved from parameter server" in event.what
+            ]
 
-        run.wait_for("a first move", moves, 120.0)
-        chaos.wait_until_replaced(chaos.signal(*victim, 9))
+        limit = [0.0]
+        with run.paced(lambda: limit[0]):
+            for wanted, victim in ((3, ("ps", 0)), (2, ("ps", 1)), (3, ("master", 0))):
+                limit[0] += 0.25
+                before = len(moves())
+                run.call("scale", str(run.output), "--parameter-servers", str(wanted))
+                run.wait_for("a first move", lambda before=before: len(moves()) > before, 120.0)
+                chaos.wait_until_replaced(chaos.signal(*victim, 9))
+                run.wait_for("steps", run.is_training, 120.0)
         assert run.wait(300.0) == 0, run.tail(40)
         view = run.final_view()
         assert view.records.trained == view.records.total

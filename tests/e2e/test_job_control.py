@@ -1,5 +1,6 @@
 """A job of real processes, watched, scaled, hurt and stopped by the commands that a user has."""
 
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ data:
   columns: [label, I1..I13, C1..C26]
   label: label
 model: {name: deepfm, embedding_dim: 4, hidden_units: [16]}
-train: {epochs: 1000, batch_size: 256, early_stopping: null, checkpoint_seconds: 2}
+train: {epochs: 100000, batch_size: 256, early_stopping: null, checkpoint_seconds: 2}
 runtime: {mode: processes, workers: {min: 1, max: 1}}
 output: runs/x
 """
@@ -47,11 +48,11 @@ def data(tmp_path_factory):
 class RunningJob:
     """`ctrpipe run` in a process of its own."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *arguments):
         self.folder = folder
         self.output = (folder / "output.txt").open("w")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ctr_pipeline", "run", "config.yaml"],
+            [sys.executable, "-m", "ctr_pipeline", "run", "config.yaml", *arguments],
             cwd=folder,
             stdout=self.output,
             stderr=subprocess.STDOUT,
@@ -81,10 +82,10 @@ class RunningJob:
 
 
 @pytest.fixture
-def job(tmp_path, data):
+def job(tmp_path, data, request):
     (tmp_path / "rows.tsv").symlink_to(data)
     (tmp_path / "config.yaml").write_text(CONFIG)
-    job = RunningJob(tmp_path)
+    job = RunningJob(tmp_path, *getattr(request, "param", ()))
     yield job
     job.close()
 
@@ -122,8 +123,11 @@ def test_watched_scaled_hurt_and_stopped(job):
     view = job.wait_for(
         lambda view: (
             view["answering"]
-            and running(view, "master")[0]["pid"] != master["pid"]
+            and any(member["pid"] != master["pid"] for member in running(view, "master"))
             and view["records"]["trained"] > trained
+            # All have told the new master of themselves.
+            and len(running(view, "worker")) == 2
+            and len(running(view, "ps")) == 1
         )
     )
     assert running(view, "master")[0]["restarts"] == 1
@@ -139,12 +143,16 @@ def test_watched_scaled_hurt_and_stopped(job):
         )
     )
     name = f"worker-{victim['index']}"
-    text = ctrpipe("logs", "runs/x", name, folder=job.folder).stdout
-    assert text.count("Registered") == 2
+
+    def times_registered():
+        return ctrpipe("logs", "runs/x", name, folder=job.folder).stdout.count("Registered")
+
+    job.wait_for(lambda _: times_registered() > 1)
+    assert times_registered() == 2
 
     found = ctrpipe("stop", "runs/x", folder=job.folder)
     assert found.stdout == "stopped\n"
-    assert job.process.wait(timeout=60) == 143
+    assert job.process.wait(timeout=PATIENCE_SECONDS) == 143
     assert not any(is_alive(member["pid"]) for member in view["members"])
     assert job.status()["state"] == "stopped"
     assert not job.status()["answering"]
@@ -158,12 +166,13 @@ def test_nothing_survives_the_process_that_the_user_started(job):
     pids = [member["pid"] for member in view["members"]]
     # Of every thread: the launcher's own thread has the members, and the fork server.
     for children in Path(f"/proc/{job.process.pid}/task").glob("*/children"):
-        pids += [int(pid) for pid in children.read_text().split()]
+        with contextlib.suppress(OSError):  # a thread that has ended
+            pids += [int(pid) for pid in children.read_text().split()]
     assert len(set(pids)) > len(view["members"])
     assert all(is_alive(pid) for pid in pids)
     job.process.kill()
     job.process.wait()
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_SECONDS
     while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -183,3 +192,48 @@ def test_nothing_survives_the_process_that_the_user_started(job):
     assert (view["state"], view["run"]["state"]) == ("finished", "finished")
     assert {(one["state"], one["last_end"]) for one in view["members"]} == {("finished", None)}
     assert "the job is resumed" in [event["what"] for event in view["events"]]
+
+
+LONG_EPOCHS = ("--set", "train.batch_size=16")
+
+
+def go_on_for_an_epoch(job):
+    """Resumes a job until the epoch in which it was stopped has ended; what was repeated in all."""
+    records = job.status()["records"]
+    rows = records["total"] // job.status()["epochs"]
+    epochs = records["trained"] // rows + 1
+    ctrpipe("run", "runs/x", "--resume", "--set", f"train.epochs={epochs}", folder=job.folder)
+    view = job.status()
+    assert view["state"] == "finished"
+    assert view["records"]["trained"] == epochs * rows
+    return view["records"]["repeated"]
+
+
+@pytest.mark.parametrize("job", [(*LONG_EPOCHS, "--set", "runtime.workers.max=2")], indirect=True)
+def test_a_stop_and_its_resumption_train_no_record_twice(job):
+    job.wait_for(lambda view: len(running(view, "worker")) == 2 and view["records"]["trained"] > 0)
+    assert ctrpipe("stop", "runs/x", folder=job.folder).stdout == "stopped\n"
+    job.process.wait()
+    assert go_on_for_an_epoch(job) == 0
+
+
+@pytest.mark.parametrize(
+    "job", [(*LONG_EPOCHS, "--set", "runtime.silence_seconds=600")], indirect=True
+)
+def test_a_worker_that_hangs_does_not_keep_a_stop_from_its_checkpoint(job):
+    while True:
+        view = job.wait_for(lambda view: view["state"] == "training" and view["records"]["trained"])
+        (worker,) = running(view, "worker")
+        os.kill(worker["pid"], signal.SIGSTOP)
+        # While the job trains, its only worker holds a task.
+        if job.status()["state"] == "training":
+            break
+        os.kill(worker["pid"], signal.SIGCONT)
+    assert ctrpipe("stop", "runs/x", folder=job.folder).stdout == "stopped\n"
+    job.process.wait()
+    stopped = job.status()
+    (told,) = (one for one in stopped["events"] if one["what"] == "the job stops, as asked")
+    assert told["done"] == f"it can go on from checkpoint {stopped['checkpoint']['number']}"
+    assert stopped["step"] == stopped["checkpoint"]["step"]
+    # Batches that it had not reported yet are trained again, and servers apply none of them twice.
+    go_on_for_an_epoch(job)

@@ -12,9 +12,11 @@ import sys
 import time
 import urllib.request
 
+import psutil
 import pytest
 import yaml
 from hosts import HostsUnavailableError, LoopbackHosts, NamespaceHosts
+from watched_run import slowed
 
 from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.errors import CtrPipelineError
@@ -73,7 +75,7 @@ class JobByHand:
             "model": {"name": "deepfm", "embedding_dim": 4, "hidden_units": [8]},
             "train": {
                 "epochs": EPOCHS,
-                "batch_size": 32,
+                "batch_size": 8,
                 "early_stopping": None,
                 "checkpoint_seconds": 2,
             },
@@ -137,7 +139,8 @@ class JobByHand:
         view = None
         while time.monotonic() < until:
             for (role, index), process in self.members.items():
-                assert process.poll() is None, self.said_by(role, index)
+                # A member leaves when nothing is left to do.
+                assert process.poll() in {None, 0}, self.said_by(role, index)
             try:
                 view = read_status(Job(self.output))
             except CtrPipelineError:
@@ -146,6 +149,14 @@ class JobByHand:
                 return view
             time.sleep(0.1)
         raise AssertionError(f"it did not come to that: {view}")
+
+    def slowed(self, role, index):
+        """A member stands still for most of the time."""
+        process = psutil.Process(self.members[role, index].pid)
+        # Below what puts it on its host.
+        programs = (process, *process.children(recursive=True))
+        (program,) = (one for one in programs if one.cmdline()[:1] == [sys.executable])
+        return slowed(program.pid, 0.9)
 
     def said_by(self, role, index):
         number = MEMBERS.index((role, index))
@@ -180,23 +191,26 @@ def test_members_started_by_hand_on_hosts_of_their_own_train_to_the_end(job):
         workers = [one for one in view.members if one.role == "worker"]
         return len(workers) == 2 and all(one.leases for one in workers)
 
-    view = job.wait_for(all_train)
-    for one in view.members:
-        address = job.hosts.address(MEMBERS.index((one.role, one.index)))
-        assert one.metrics_address.startswith(f"{address}:")
-        assert "ctrpipe_" in figures_at(one.metrics_address)
-        assert one.role == "worker" or one.address.startswith(f"{address}:")
+    job.wait_for(lambda view: any(one.role == "worker" and one.pid for one in view.members))
+    # Both are to train at one time, and until all questions are answered.
+    with job.slowed("worker", 0), job.slowed("worker", 1):
+        view = job.wait_for(all_train)
+        for one in view.members:
+            address = job.hosts.address(MEMBERS.index((one.role, one.index)))
+            assert one.metrics_address.startswith(f"{address}:")
+            assert "ctrpipe_" in figures_at(one.metrics_address)
+            assert one.role == "worker" or one.address.startswith(f"{address}:")
 
-    # The folder belongs to the job as long as its master lives.
-    early = subprocess.run(
-        [*CTRPIPE, "train", str(job.config), "--prepare-only", "--overwrite"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
-    assert early.returncode == 1
-    assert "uses this folder" in early.stderr
+        # The folder belongs to the job as long as its master lives.
+        early = subprocess.run(
+            [*CTRPIPE, "train", str(job.config), "--prepare-only", "--overwrite"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+        assert early.returncode == 1
+        assert "uses this folder" in early.stderr
 
     view = job.wait_for(lambda view: view.state == "finished")
     assert view.records.trained == view.records.total == EPOCHS * NUM_ROWS * 8 // 10

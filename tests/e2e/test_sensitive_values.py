@@ -1,12 +1,12 @@
 """A value of a sensitive column is found nowhere but in the files that hold rows by need."""
 
-import os
 import random
-import subprocess
-import sys
+import tempfile
 
 import pytest
 import yaml
+
+from ctr_pipeline.cli.main import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
@@ -65,18 +65,20 @@ def world(tmp_path_factory):
     return folder
 
 
-def call(world, *arguments):
-    """Runs a command; returns its exit code and all that it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ctr_pipeline", *arguments],
-        cwd=world,
-        env=os.environ | {"TMPDIR": str(world / "tmp")},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=250,
-    )
-    return done.returncode, done.stdout + done.stderr
+@pytest.fixture
+def call(world, monkeypatch, capfd):
+    """Runs a command in the folder; returns its exit code and all that it said."""
+    monkeypatch.chdir(world)
+    # Of the processes that it starts, and of this one.
+    monkeypatch.setenv("TMPDIR", str(world / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    def call(*arguments):
+        capfd.readouterr()
+        code = main(arguments)
+        return code, "".join(capfd.readouterr())
+
+    return call
 
 
 def holders(folder):
@@ -113,9 +115,9 @@ COMMANDS = (
 )
 
 
-def test_no_command_tells_a_value(world):
+def test_no_command_tells_a_value(world, call):
     for command in COMMANDS:
-        code, said = call(world, *command)
+        code, said = call(*command)
         assert code == 0, (command, said[-2000:])
         assert SECRET not in said, command
     assert holders(world / "tmp") == set()
@@ -128,8 +130,8 @@ def test_no_command_tells_a_value(world):
 
 
 @pytest.mark.parametrize("command", ["check", "analyze", "run"])
-def test_a_bad_value_ends_a_command_without_being_told(world, command):
-    code, said = call(world, command, "failing.yaml", "--json")
+def test_a_bad_value_ends_a_command_without_being_told(world, call, command):
+    code, said = call(command, "failing.yaml", "--json")
     assert code == 1, said
     assert "not a number (value not shown: sensitive)" in said
     assert SECRET not in said

@@ -142,13 +142,13 @@ def test_rowwise_adagrad_of_one_value_is_adagrad():
 def test_untouched_rows_keep_values_and_moments(name):
     store = make_store(OptimizerSpec(name=name, learning_rate=0.1))
     train_rows(store, random_gradients()[:3])
-    before = store._rows.records_NR[:NUM_IDS].copy()
+    before = store.rows.records_NR[:NUM_IDS].copy()
     prepared = store.prepare(np.array([[2], [4], [2]]), 2)
     store.locate(prepared, create=True)
     gradients = np.ones((3, 1, DIM), np.float32)
     store.update(prepared, gradients, step=9, learning_rate_factor=1.0, num_examples=3)
-    after = store._rows.records_NR[:NUM_IDS]
-    rows_by_id = {int(key): row for row, key in enumerate(store._rows.keys_N[:NUM_IDS])}
+    after = store.rows.records_NR[:NUM_IDS]
+    rows_by_id = {int(key): row for row, key in enumerate(store.rows.keys_N[:NUM_IDS])}
     for row_id, row in rows_by_id.items():
         same = np.array_equal(before[row].view(np.int32), after[row].view(np.int32))
         assert same == (row_id not in {2, 4})

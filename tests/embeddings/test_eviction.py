@@ -191,7 +191,8 @@ def test_rows_are_not_taken_out_while_the_index_grows(monkeypatch):
     monkeypatch.setattr(key_index, "MOVED_AT_A_TIME", 100)
     store = make_store()
     step = 0
-    while store.rows._index._old is None:
+    none = np.empty(0, np.int32)
+    while store.rows.take_out(none):
         step += 1
         touch(store, key(1, np.arange(500 * step, 500 * (step + 1))), step)
     rows = np.arange(3, dtype=np.int32)

@@ -391,6 +391,7 @@ def test_the_number_of_rows_must_agree_with_the_manifest(tmp_path, cut):
         restore(tmp_path, [[entry]])
 
 
+@pytest.mark.slow
 def test_a_server_loads_pyarrow_with_its_first_cut_and_never_pandas(tmp_path):
     code = """
 import sys

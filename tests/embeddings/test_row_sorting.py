@@ -1,4 +1,5 @@
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,7 +147,7 @@ def test_an_index_that_would_be_large_is_thinned(tmp_path, monkeypatch):
     monkeypatch.setattr(row_sorting, "MOST_INDEXED", 4)
     keys = np.arange(1000, dtype=np.int64)
     rows = sort_all(tmp_path, [block_of(keys)])
-    assert len(rows._index) == 4
+    assert len(rows.index) == 4
     assert rows.find(keys[::-7]).keys.tolist() == keys[::-7][::-1].tolist()
 
 
@@ -182,13 +183,12 @@ def test_no_file_is_left_behind_even_if_the_process_ends_now(tmp_path):
     assert joined(rows.iterate_rows(1))[0] == [1, 3]
 
 
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
-    def write(file, array):
-        raise OSError(28, "No space left on device")
+def test_a_full_disk_is_told(tmp_path):
+    def full(_folder):
+        return Path("/dev/full").open("wb", buffering=0)
 
-    monkeypatch.setattr(row_sorting, "_write", write)
     with pytest.raises(RunFolderError, match="the disk is full"):
-        sort_all(tmp_path, [block_of([3, 1])])
+        sort_all(tmp_path, [block_of([3, 1])], open_file=full)
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings.store import EmbeddingStore
-from ctr_pipeline.embeddings.unique import sorted_distinct
+from ctr_pipeline.embeddings.unique import BatchPreparer, sorted_distinct
 from ctr_pipeline.errors import CheckpointError, TrainingError
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -158,12 +158,11 @@ def test_prepare_gives_the_same_whatever_came_before():
 
 
 def test_prepare_survives_the_end_of_its_stamps():
-    store = make_store()
     ids = np.array([[1, 2, 0], [1, 3, 0]])
-    first = store.prepare(ids, 2)
-    store._preparer._idle[0].stamp = 2**31 - 3
-    for _ in range(3):
-        again = store.prepare(ids, 2)
+    first = make_store().prepare(ids, 2)
+    preparer = BatchPreparer(TABLES, (0, 1, 2), first_stamp=2**31 - 3 * len(TABLES))
+    for _ in range(5):
+        again = preparer.prepare(ids, 2)
         np.testing.assert_array_equal(again.keys_U, first.keys_U)
         np.testing.assert_array_equal(again.inverse_P, first.inverse_P)
 

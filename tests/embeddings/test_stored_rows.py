@@ -11,7 +11,7 @@ from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
-from ctr_pipeline.embeddings.stored_rows import StoredRows, open_row_file, open_row_log
+from ctr_pipeline.embeddings.stored_rows import open_row_file, open_row_log
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -78,14 +78,15 @@ def restored(folder, chains):
     return store
 
 
-def opened_log(folder, chains, **arguments):
+def opened_log(folder, chains, store=None, **options):
     return open_row_log(
-        make_store(**arguments),
+        store or make_store(),
         CutStorage.at(folder),
         chains,
         num_partitions=NUM_PARTITIONS,
         trained_by=2,
         workspace=folder,
+        **options,
     )
 
 
@@ -163,8 +164,7 @@ def gathered(rows, ids):
 def test_a_batch_reads_the_same_values_and_few_rows_are_held(tmp_path, log, most_held):
     in_memory = restored(tmp_path, log)
     store = make_store()
-    sorted_rows = opened_log(tmp_path, log)._sorted
-    rows = StoredRows(store, sorted_rows, most_held=most_held)
+    rows = opened_log(tmp_path, log, store, most_held=most_held)
     chance = np.random.default_rng(8)
     for _ in range(30):
         ids = np.stack([chance.integers(0, table.num_ids, 20) for table in TABLES], axis=1)
@@ -177,7 +177,7 @@ def test_a_batch_reads_the_same_values_and_few_rows_are_held(tmp_path, log, most
 
 def test_what_rows_took_where_they_were_trained_is_told(tmp_path, log):
     limit = MemoryLimit(2 * mmap.PAGESIZE, tmp_path)
-    rows = opened_log(tmp_path, log, memory_limit=limit)
+    rows = opened_log(tmp_path, log, make_store(memory_limit=limit))
     record_bytes, share = restored(tmp_path, log).row_bytes, rows.num_rows // 2
     # Two servers held half of the rows each, two pages of them in memory.
     assert rows.spilled_bytes() == 2 * (share * record_bytes - 2 * mmap.PAGESIZE) > 0
@@ -206,7 +206,7 @@ def test_a_damaged_file_of_the_log_is_refused(tmp_path, log):
 
 def test_rows_of_another_make_are_refused(tmp_path, log):
     with pytest.raises(CheckpointError, match="embedding rows of another make: seed"):
-        opened_log(tmp_path, log, seed=4)
+        opened_log(tmp_path, log, make_store(seed=4))
 
 
 @pytest.mark.parametrize("place", [20, -5, -300])

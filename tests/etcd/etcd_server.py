@@ -7,9 +7,11 @@
 """
 
 import base64
+import contextlib
 import datetime
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -175,11 +177,13 @@ def make_certificates(folder: Path) -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody has at this moment, and that the system gives to nobody."""
+    while True:
+        # Below those that it takes for connections, of which tests open many.
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def call_gateway(url: str, path: str, body: object) -> dict[str, Any]:

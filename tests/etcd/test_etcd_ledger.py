@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, await_etcd, read_etcd_ledger
+from ctr_pipeline.distributed.master.ledger.etcd_gateway import EtcdGateway
 from ctr_pipeline.distributed.master.ledger.store import (
     LedgerDamagedError,
     LedgerError,
@@ -129,6 +130,7 @@ def test_close_writes_what_waits_frees_the_lock_and_may_be_called_twice(shared_e
 VALUES = st.text() | st.integers() | st.floats(allow_nan=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     commits=st.lists(
@@ -171,6 +173,7 @@ def test_bytes_of_every_kind_survive_as_text(shared_etcd, prefix):
     assert read_etcd_ledger(shared_etcd.url, prefix, "job-1") == (OURS, {"task/ü": value})
 
 
+@pytest.mark.slow
 def test_a_commit_beyond_a_transaction_is_whole(shared_etcd, prefix):
     records = {f"task/{n}": {"mask": n} for n in range(5000)}
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
@@ -184,6 +187,7 @@ def test_a_commit_beyond_a_transaction_is_whole(shared_etcd, prefix):
     again.close()
 
 
+@pytest.mark.slow
 def test_records_beyond_what_etcd_takes_lie_in_pieces(shared_etcd, prefix):
     noise = "".join(random.Random(1).choices(string.printable, k=4_800_000))
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
@@ -432,27 +436,29 @@ def test_a_restart_between_two_commits_is_not_even_noticed(etcd):
     ledger.close()
 
 
+@pytest.mark.slow
 def test_restarts_in_the_middle_of_commits_lose_and_reorder_nothing(etcd):
     ledger = EtcdLedger(etcd.url, "/x/", OURS, call_seconds=1.0)
-    over = threading.Event()
+    number = 0
 
     def restart_often():
         dice = random.Random(7)
         for _ in range(5):
-            time.sleep(dice.uniform(0.1, 0.4))
+            enough = number + dice.randint(5, 50)
+            if not within(30.0, lambda enough=enough: number > enough):
+                return
+            time.sleep(dice.uniform(0.0, 0.01))
             etcd.restart()
-        over.set()
 
     chaos = threading.Thread(target=restart_often)
     chaos.start()
-    number = failures = 0
-    while not over.is_set():
+    while chaos.is_alive():
         number += 1
-        failures += commit_in_the_end(
+        commit_in_the_end(
             ledger, {"head": {"number": number}, f"task/{number % 50}": {"number": number}}
         )
     chaos.join()
-    assert number > 20
+    assert number > 5 * 5
     found = ledger.load()
     assert found["head"] == {"number": number}
     for task in range(min(number, 50)):
@@ -463,7 +469,7 @@ def test_restarts_in_the_middle_of_commits_lose_and_reorder_nothing(etcd):
 
 
 def test_a_short_stall_is_waited_out(etcd):
-    ledger = EtcdLedger(etcd.url, "/x/", OURS, lock_seconds=10, call_seconds=0.3)
+    ledger = EtcdLedger(etcd.url, "/x/", OURS, lock_seconds=10, call_seconds=1.0)
     ledger.commit({"a": {"v": 1}}, durable=True)
     etcd.stall()
     with pytest.raises(LedgerUnavailableError, match="does not answer in time"):
@@ -530,13 +536,23 @@ def test_a_lock_that_another_took_meanwhile_is_not_ours(shared_etcd, prefix):
     assert records_of(shared_etcd.url, prefix) == {"a": {"v": "theirs"}, "b": {"v": "theirs"}}
 
 
+def is_lost(ledger):
+    try:
+        ledger.require_lock()
+    except LedgerLostError:
+        return True
+    except LedgerUnavailableError:
+        return False
+    return False
+
+
 def test_the_loss_is_noticed_without_a_commit(shared_etcd, prefix):
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS, lock_seconds=2)
     (lock,) = call_gateway(shared_etcd.url, "/kv/range", {"key": as_base64(f"{prefix}job-1/lock")})[
         "kvs"
     ]
     call_gateway(shared_etcd.url, "/lease/revoke", {"ID": lock["lease"]})
-    assert within(10.0, lambda: ledger._lost)
+    assert within(60.0, lambda: is_lost(ledger))
     with pytest.raises(LedgerLostError):
         ledger.commit({"a": {"v": 1}}, durable=False)
     ledger.close()
@@ -562,11 +578,12 @@ def test_a_master_cut_off_for_as_long_as_its_lease_holds_nothing_any_more(etcd):
         return False
 
     # Nobody took it meanwhile: once etcd is heard again, it is ours as before.
-    assert within(20.0, is_held)
+    assert within(60.0, is_held)
     ledger.commit({"a": {"v": 1}}, durable=True)
     ledger.close()
 
 
+@pytest.mark.slow
 def test_a_living_master_keeps_its_lock_however_long_it_is_idle(shared_etcd, prefix):
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS, lock_seconds=2)
     time.sleep(5.0)
@@ -648,46 +665,58 @@ class Master:
 
 def test_the_lock_of_a_killed_process_of_this_machine_is_free_at_once(shared_etcd, prefix):
     with Master(shared_etcd.url, prefix, "first") as first:
-        assert within(20.0, lambda: first.promised > 10)
+        assert within(60.0, lambda: first.promised > 10)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-        began = time.monotonic()
+        # It would be refused, as it does not wait.
         second = EtcdLedger(shared_etcd.url, prefix, OURS)
-        assert time.monotonic() - began < 1.5
     head = second.load()["head"]
     # One more may have been committed without the word of it getting out.
     assert head["number"] in {first.promised, first.promised + 1}
     second.close()
 
 
+@pytest.mark.slow
 def test_of_two_masters_one_writes_and_the_other_takes_over_in_seconds(shared_etcd, prefix):
     """The first is stopped, not killed: only etcd's lease can tell that it is gone."""
     with Master(shared_etcd.url, prefix, "first") as first:
-        assert within(20.0, lambda: first.promised > 10)
+        assert within(60.0, lambda: first.promised > 10)
         with Master(shared_etcd.url, prefix, "second") as second:
             time.sleep(2.0)
             assert second.lines == []
             first.process.send_signal(signal.SIGSTOP)
             began = time.monotonic()
-            assert within(20.0, lambda: second.promised > 0)
-            assert time.monotonic() - began < 10
+            assert within(60.0, lambda: second.promised > 0)
+            assert time.monotonic() - began < 30
             # Read only now: what the first had said lay in its pipe when it was stopped.
             before = first.promised
             # The second went on from all that was promised.
             assert int(second.lines[0]) in {before + 1, before + 2}
             count = second.promised
-            assert within(10.0, lambda: second.promised > count + 5)
+            assert within(60.0, lambda: second.promised > count + 5)
             first.process.send_signal(signal.SIGCONT)
-            assert within(10.0, lambda: "lost" in first.lines)
+            assert within(60.0, lambda: "lost" in first.lines)
             assert first.process.wait(10) == 0
             # One number is of both: promised by neither to the first, since it was refused.
             assert first.promised <= before + 1
-            assert within(10.0, lambda: second.promised > count + 10)
+            assert within(60.0, lambda: second.promised > count + 10)
             head = json.loads(read_keys(shared_etcd.url, prefix)[f"{prefix}job-1/records/head"])
             assert head["by"] == "second"
 
 
 # A master that dies in the middle of a large commit.
+
+
+def open_through(etcd, prefix):
+    """A ledger, and the connection by which it writes."""
+    gateways = []
+
+    def connect(*arguments):
+        gateways.append(EtcdGateway(*arguments))
+        return gateways[-1]
+
+    ledger = EtcdLedger(etcd.url, prefix, OURS, connect=connect)
+    return ledger, gateways[0]
 
 
 @pytest.mark.parametrize("transactions", range(1, 8))
@@ -696,9 +725,9 @@ def test_a_large_commit_that_is_cut_short_happens_wholly_or_not_at_all(
 ):
     before = {f"task/{n}": {"v": 0} for n in range(300)}
     after = {f"task/{n}": {"v": 1} for n in range(300)}
-    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
+    ledger, gateway = open_through(shared_etcd, prefix)
     ledger.commit(before, durable=True)
-    call, made = ledger._gateway.transact, []
+    call, made = gateway.transact, []
 
     def die_after_some(*arguments):
         if len(made) == transactions:
@@ -706,7 +735,7 @@ def test_a_large_commit_that_is_cut_short_happens_wholly_or_not_at_all(
         made.append(call(*arguments))
         return made[-1]
 
-    ledger._gateway.transact = die_after_some
+    gateway.transact = die_after_some
     with pytest.raises(LedgerUnavailableError, match="dies here"):
         ledger.commit(after, durable=True)
     drop(shared_etcd.url, f"{prefix}job-1/lock")
@@ -715,14 +744,15 @@ def test_a_large_commit_that_is_cut_short_happens_wholly_or_not_at_all(
     assert survivor.load() == (before if transactions < 4 else after)
     survivor.close()
     assert not [key for key in read_keys(shared_etcd.url, prefix) if "/journal/" in key]
-    ledger._lost = True
-    ledger._gateway.transact = call
-    ledger.close()
+    # Even if it lived on it could write no more.
+    gateway.transact = call
+    with pytest.raises(LedgerLostError):
+        ledger.close()
 
 
 def test_a_small_commit_after_a_large_one_that_was_interrupted_is_not_undone(shared_etcd, prefix):
-    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
-    call, made = ledger._gateway.transact, []
+    ledger, gateway = open_through(shared_etcd, prefix)
+    call, made = gateway.transact, []
 
     def fail_once(*arguments):
         made.append(None)
@@ -730,7 +760,7 @@ def test_a_small_commit_after_a_large_one_that_was_interrupted_is_not_undone(sha
             raise LedgerUnavailableError("away for a moment")
         return call(*arguments)
 
-    ledger._gateway.transact = fail_once
+    gateway.transact = fail_once
     with pytest.raises(LedgerUnavailableError, match="away for a moment"):
         ledger.commit({f"task/{n}": {"v": 0} for n in range(300)}, durable=True)
     ledger.commit({"task/7": {"v": 2}}, durable=True)
@@ -748,17 +778,17 @@ def test_a_small_commit_after_a_large_one_that_was_interrupted_is_not_undone(sha
 
 def test_a_transaction_that_arrives_late_comes_to_nothing(shared_etcd, prefix):
     """What was sent once, given up for lost, and is delivered after newer ones, changes nothing."""
-    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
-    call, kept = ledger._gateway.transact, []
+    ledger, gateway = open_through(shared_etcd, prefix)
+    call, kept = gateway.transact, []
 
     def lose(*arguments):
         kept.append(arguments)
         raise LedgerUnavailableError("lost on the way")
 
-    ledger._gateway.transact = lose
+    gateway.transact = lose
     with pytest.raises(LedgerUnavailableError):
         ledger.commit({"a": {"v": "old"}}, durable=True)
-    ledger._gateway.transact = call
+    gateway.transact = call
     ledger.commit({"a": {"v": "new"}}, durable=True)
     assert call(*kept[0]).get("succeeded") is None
     assert ledger.load() == {"a": {"v": "new"}}
@@ -766,17 +796,17 @@ def test_a_transaction_that_arrives_late_comes_to_nothing(shared_etcd, prefix):
 
 
 def test_a_transaction_whose_answer_was_lost_is_not_refused_the_second_time(shared_etcd, prefix):
-    ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
-    call = ledger._gateway.transact
+    ledger, gateway = open_through(shared_etcd, prefix)
+    call = gateway.transact
 
     def lose_the_answer(*arguments):
         call(*arguments)
         raise LedgerUnavailableError("no answer")
 
-    ledger._gateway.transact = lose_the_answer
+    gateway.transact = lose_the_answer
     with pytest.raises(LedgerUnavailableError):
         ledger.commit({"a": {"v": 1}}, durable=True)
-    ledger._gateway.transact = call
+    gateway.transact = call
     ledger.commit({"b": {"v": 2}}, durable=True)
     assert ledger.load() == {"a": {"v": 1}, "b": {"v": 2}}
     ledger.close()

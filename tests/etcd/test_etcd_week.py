@@ -38,8 +38,7 @@ class LargeJob(Bench):
             epochs=1,
             plan_epoch=lambda epoch: EpochPlan(epoch, TASKS_OF_A_WEEK, BATCHES * 1024, 1024, ()),
             checkpoint_seconds=8.0,
-            worker_silence_seconds=1e6,
-            server_silence_seconds=1e6,
+            silence_seconds=1e6,
         )
         self.begin_training(*(self.name(index) for index in range(WORKERS)))
         self.held = {index: self.take(index, ()) for index in range(WORKERS)}

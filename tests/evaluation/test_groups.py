@@ -153,6 +153,7 @@ def test_metrics_hold_the_groups_as_json_does():
     assert "by_column" not in evaluate_predictions(labels, logits).to_metrics()
 
 
+@pytest.mark.slow
 def test_the_interval_of_an_auc_is_as_wide_as_aucs_scatter():
     """Over samples of a binormal model, whose AUC is known: 95 % of intervals hold it."""
     random = np.random.default_rng(8)

@@ -18,10 +18,11 @@ import tensorflow as tf
 from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ExportError, RunFolderError
-from ctr_pipeline.export import parity
+from ctr_pipeline.export import parity, proving_process
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
-from ctr_pipeline.export.parity import PARITY_FILE, TOLERANCE, ProvingProcess, prove_parity
+from ctr_pipeline.export.parity import PARITY_FILE, TOLERANCE, prove_parity
+from ctr_pipeline.export.proving_process import ProvingProcess
 from ctr_pipeline.export.rows import FIELD_SHIFT
 from ctr_pipeline.export.servable import (
     ExportedModel,
@@ -207,7 +208,7 @@ def test_parity_is_proved_on_ordinary_and_hard_rows_and_stored(
 
 
 def test_a_difference_names_the_row_and_hides_sensitive_values(
-    job: Job, exported: ExportedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: Job, exported: ExportedModel, tmp_path: Path
 ) -> None:
     logits = job.score(job.rows)
     outputs = {"logit": logits, "probability": tf.sigmoid(logits).numpy()}
@@ -216,18 +217,19 @@ def test_a_difference_names_the_row_and_hides_sensitive_values(
         for signature in ("serving_default", "serving_strings")
         for name, values in outputs.items()
     }
-    monkeypatch.setattr(parity, "_score_elsewhere", lambda *_: response)
+
+    class Process:
+        def score(self, folder, request_file, response_file, num_rows):
+            np.savez(response_file, foreign_modules=np.empty(0, np.uint8), **response)
+
     trainer_logits = logits.copy()
     trainer_logits[3] += 0.001
-    with (
-        ProvingProcess() as process,
-        pytest.raises(ExportError, match="serving_default: row 3 has the logit") as caught,
-    ):
+    with pytest.raises(ExportError, match="serving_default: row 3 has the logit") as caught:
         prove_parity(
             exported,
             job.rows,
             trainer_logits,
-            process=process,
+            process=Process(),
             workspace=tmp_path,
             sensitive=["site"],
         )
@@ -246,12 +248,14 @@ def test_an_export_that_cannot_be_loaded_fails_the_proof(
 ) -> None:
     broken = replace(exported, folder=tmp_path / "none", version_folder=tmp_path / "none")
     with (
-        ProvingProcess() as process,
+        # As runs in this process have it, which does not import TensorFlow again.
+        proving_process.ProvingProcess() as process,
         pytest.raises(ExportError, match="TensorFlow alone cannot run the export"),
     ):
         prove_parity(broken, job.rows, job.score(job.rows), process=process, workspace=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_proving_process_ends_with_its_block_and_with_whoever_started_it() -> None:
     with ProvingProcess() as process:
         started = psutil.Process(process.pid)
@@ -303,6 +307,7 @@ def test_nothing_temporary_is_left(exported: ExportedModel) -> None:
 
 
 # DIN needs sequences, which this job has none of: its export is proved in a run of its own.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"custom", "din"}))
 def test_every_model_scores_as_in_training(name: str, tmp_path: Path) -> None:
     job = Job(tmp_path, name)
@@ -386,6 +391,7 @@ print(exported.folder, memory("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc"
 )

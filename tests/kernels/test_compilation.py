@@ -31,7 +31,7 @@ def test_a_kernel_without_a_cache_folder_still_compiles(caplog):
 def test_a_kernel_whose_machine_code_finds_no_room_on_the_disk_works(tmp_path, caplog, monkeypatch):
     """Neither now nor later, when machine code of an older source lies there under its name."""
     file = tmp_path / "kernels_without_room.py"
-    file.write_text(_KERNELS.replace("2 * number", "3 * number"))
+    file.write_text(_KERNELS.replace("2 * number", "2 * number + number"))
     monkeypatch.syspath_prepend(tmp_path)
     import kernels_without_room
 
@@ -66,6 +66,7 @@ def double(number):
 """
 
 
+@pytest.mark.slow
 def test_a_read_only_installation_without_a_home_keeps_kernels_among_temporary_files(tmp_path):
     # Files stand where folders would be made, which stops the superuser as well.
     (tmp_path / "__pycache__").write_text("")
@@ -91,6 +92,48 @@ def test_a_read_only_installation_without_a_home_keeps_kernels_among_temporary_f
     folder = tmp_path / "temporary" / f"ctrpipe-kernels-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert list(folder.rglob("kernels.double*.nbc"))
+
+
+@pytest.mark.slow
+def test_machine_code_of_an_image_is_used_and_stays_as_it_is(tmp_path):
+    (tmp_path / "kernels.py").write_text(_KERNELS)
+    image, temporary = tmp_path / "image", tmp_path / "temporary"
+    temporary.mkdir()
+    program = [sys.executable, "-B", "-c", _PROGRAM, str(Path(ctr_pipeline.__file__).parents[1])]
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    environment["TMPDIR"] = str(temporary)
+
+    def count_hits(**variables):
+        command = [*program, str(tmp_path)]
+        return int(subprocess.check_output(command, env={**environment, **variables}, text=True))
+
+    # As an image is built: its own folder is not there yet.
+    assert count_hits(CTRPIPE_KERNELS=str(image)) == 0
+    (temporary / f"ctrpipe-kernels-{os.getuid()}").rename(image)
+    compiled = {path: path.read_bytes() for path in image.rglob("*.nb[ci]")}
+    assert compiled
+    assert count_hits(CTRPIPE_KERNELS=str(image)) == 1
+    # What the image was not built with, it cannot hold.
+    (tmp_path / "kernels.py").write_text(_KERNELS.replace("2 * number", "number + number"))
+    assert count_hits(CTRPIPE_KERNELS=str(image)) == 0
+    assert count_hits(CTRPIPE_KERNELS=str(image)) == 1
+    assert {path: path.read_bytes() for path in image.rglob("*.nb[ci]")} == compiled
+
+
+def test_machine_code_of_an_image_is_for_every_processor_that_can_run_it(monkeypatch):
+    able = dict.fromkeys(("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"), True)
+    features = {**able, "avx512f": True}
+    monkeypatch.setattr(compilation.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(compilation.llvmlite.binding, "get_host_cpu_features", lambda: features)
+    assert compilation.target_of_image() == "x86-64-v3"
+    for feature in able:
+        features[feature] = False
+        assert compilation.target_of_image() is None
+        features[feature] = True
+    monkeypatch.setattr(compilation.platform, "machine", lambda: "aarch64")
+    assert compilation.target_of_image() == "generic"
+    monkeypatch.setattr(compilation.platform, "machine", lambda: "riscv64")
+    assert compilation.target_of_image() is None
 
 
 def test_a_folder_that_others_can_write_holds_no_kernels(tmp_path):
@@ -150,6 +193,7 @@ def test_it_is_seen_what_kernels_use():
     assert used["GOLDEN"] == PACKAGE / "splitmix.py"
 
 
+@pytest.mark.slow
 def test_machine_code_is_of_the_shared_files_as_they_are(tmp_path):
     (tmp_path / "kernels.py").write_text(_KERNELS)
     changed = "from ctr_pipeline.kernels import compilation\ncompilation.shared_stamp = lambda: 1\n"

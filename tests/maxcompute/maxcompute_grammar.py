@@ -1,6 +1,7 @@
 """Refuses SQL that MaxCompute's reference does not name; see `maxcompute_reference.yaml`."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 _REFERENCE = yaml.safe_load((Path(__file__).parent / "maxcompute_reference.yaml").read_text())
-_LIFECYCLE = re.compile(r"^(CREATE TABLE (?:IF NOT EXISTS )?\S+) LIFECYCLE [1-9]\d* (AS )")
+_LIFECYCLE = re.compile(
+    r"^(CREATE TABLE (?:IF NOT EXISTS )?[^()\s]+ \(.*\)) LIFECYCLE [1-9]\d*;?$", re.DOTALL
+)
+_LIFECYCLE_OF_SELECTED = re.compile(
+    r"^(CREATE TABLE (?:IF NOT EXISTS )?[^()\s]+) LIFECYCLE [1-9]\d* (AS .*)$", re.DOTALL
+)
 _OPERATORS = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -34,6 +40,7 @@ _FUNCTION_NAMES = {
     exp.Case: "CASE",
     exp.IsNan: "ISNAN",
     exp.Lower: "LOWER",
+    exp.Struct: "NAMED_STRUCT",
     exp.Substring: "SUBSTR",
 }
 _PLAIN = (
@@ -60,15 +67,26 @@ _PLAIN = (
     exp.WindowSpec,
     exp.Union,
     exp.Create,
+    exp.Schema,
+    exp.ColumnDef,
+    exp.Properties,
+    exp.PartitionedByProperty,
+    exp.Insert,
+    exp.Partition,
     exp.Drop,
+    exp.Lateral,
+    exp.Dot,
+    exp.With,
+    exp.CTE,
 )
-"""Syntax of SELECT, CREATE TABLE AS and DROP TABLE without a name of its own in the reference."""
+"""Syntax of statements in the reference that has no name of its own there."""
 
 
 class GrammarError(Exception):
     """The text is not SQL that MaxCompute is known to take; worded as the service words it."""
 
 
+@cache
 def _names(group: str) -> frozenset[str]:
     return frozenset(name for entry in _REFERENCE[group] for name in entry["names"])
 
@@ -80,7 +98,8 @@ def parse(text: str, settings: dict[str, Any]) -> exp.Expr:
         GrammarError: Something in it is not in the reference.
     """
     match = _LIFECYCLE.match(text)
-    plain = _LIFECYCLE.sub(r"\1 \2", text) if match else text
+    plain = _LIFECYCLE.sub(r"\1", text) if match else text
+    plain = _LIFECYCLE_OF_SELECTED.sub(r"\1 \2", plain)
     try:
         tree = parse_one(plain.rstrip().removesuffix(";"), read="hive")
     except SqlglotError as error:
@@ -96,10 +115,25 @@ def _refuse(what: str) -> GrammarError:
 
 def _check(node: exp.Expr, tree: exp.Expr, settings: dict[str, Any]) -> None:
     if isinstance(node, exp.Create):
-        if node is not tree or node.kind != "TABLE" or node.expression is None:
+        is_selected = isinstance(node.this, exp.Table) and isinstance(node.expression, exp.Query)
+        has_columns = isinstance(node.this, exp.Schema) and node.expression is None
+        if node is not tree or node.kind != "TABLE" or not (is_selected or has_columns):
             raise _refuse(f"statement {node.kind} is not known")
-        if node.args.get("properties"):
-            raise _refuse("table properties are not known")
+    elif isinstance(node, exp.Properties):
+        if [type(one) for one in node.expressions] != [exp.PartitionedByProperty]:
+            raise _refuse("a table property is not known")
+    elif isinstance(node, exp.Insert):
+        if not node.args.get("overwrite") or not isinstance(node.expression, exp.Query):
+            raise _refuse("only INSERT OVERWRITE of a SELECT is known")
+    elif isinstance(node, exp.Join):
+        if node.side != "LEFT" or not isinstance(node.args.get("on"), exp.EQ):
+            raise _refuse("only LEFT JOIN on equal columns is known")
+    elif isinstance(node, exp.Lateral):
+        if not node.args.get("view") or not isinstance(node.this, exp.Posexplode):
+            raise _refuse("only LATERAL VIEW POSEXPLODE is known")
+    elif isinstance(node, exp.PropertyEQ):
+        if not isinstance(node.parent, exp.Struct):
+            raise _refuse("a property is not known")
     elif isinstance(node, exp.Union):
         if node.args.get("distinct"):
             raise _refuse("only UNION ALL is known")

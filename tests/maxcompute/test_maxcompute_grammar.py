@@ -12,8 +12,9 @@ from ctr_pipeline.analysis.sql import TABLE
 from ctr_pipeline.analysis.top_values import frequent_values_query
 from ctr_pipeline.dataset.formats.maxcompute.dialect import (
     SETTINGS,
-    create_table_as,
+    create_table,
     drop_table,
+    insert_partitions,
     render,
 )
 from ctr_pipeline.specs.columns import ColumnType
@@ -55,10 +56,16 @@ def test_every_query_of_the_plan_is_in_the_reference(query):
 
 def test_tables_are_made_for_a_day_and_dropped():
     table = exp.table_("counts", db="ads")
-    made = render(create_table_as(table, exp.select("1")))
-    assert made == "CREATE TABLE `ads`.`counts` LIFECYCLE 1 AS SELECT 1"
-    assert render(drop_table(table)) == "DROP TABLE IF EXISTS `ads`.`counts`"
-    for text in (made, "DROP TABLE IF EXISTS `ads`.`counts`"):
+    made = render(create_table(table, {"number": "double", "text": "text"}, "feature"))
+    assert made == (
+        "CREATE TABLE `ads`.`counts` (`number` DOUBLE, `text` STRING) "
+        "PARTITIONED BY (`feature` STRING) LIFECYCLE 1"
+    )
+    filled = render(insert_partitions(table, "feature", exp.select("1", "2", "3")))
+    assert filled == "INSERT OVERWRITE TABLE `ads`.`counts` PARTITION(`feature`) SELECT 1, 2, 3"
+    dropped = render(drop_table(table))
+    assert dropped == "DROP TABLE IF EXISTS `ads`.`counts`"
+    for text in (made, filled, dropped):
         maxcompute_grammar.parse(text, SETTINGS)
 
 
@@ -78,6 +85,9 @@ def test_tables_are_made_for_a_day_and_dropped():
         ("SELECT $a AS `b`", "exception"),
         ("SELECT FROM WHERE", "exception"),
         ("DELETE FROM `t`", "not known"),
+        ("CREATE TABLE `t` (`a` BIGINT) AS SELECT 1 AS `a`", "TABLE is not known"),
+        ("INSERT INTO TABLE `t` SELECT 1 AS `a`", "INSERT OVERWRITE"),
+        ("SELECT `p` FROM `t` LATERAL VIEW EXPLODE(ARRAY(1)) c AS `p`", "POSEXPLODE"),
     ],
 )
 def test_what_the_reference_does_not_name_is_refused(text, says):

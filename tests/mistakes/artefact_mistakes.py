@@ -237,7 +237,7 @@ def _full_for_checkpoints(world: World) -> None:
     def refuse(file: object, block: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    world.monkeypatch.setattr("ctr_pipeline.storage.commit_log._CountedFile.write", refuse)
+    world.monkeypatch.setattr("ctr_pipeline.storage.commit_log.PartFile.write", refuse)
 
 
 _CUSTOM = """
@@ -505,12 +505,14 @@ COMMAND_MISTAKES = (
         lambda w: (done("train", "evaluate")(w), _file_size_limit(w)),
         ("export", "TensorFlow cannot write the model", "disk has room"),
         EXPORT,
+        slow=True,
     ),
     Case(
         "disk_full_when_publishing",
         lambda w: (done("train", "evaluate")(w), _full_at_the_end(w)),
         ("export", "disk is full"),
         EXPORT,
+        slow=True,
     ),
     Case(
         "custom_of_other_inputs",
@@ -522,6 +524,7 @@ COMMAND_MISTAKES = (
         trained_custom("x - keras.ops.mean(x, axis=0)"),
         ("export", "row", "equal rows equal logits"),
         EXPORT,
+        slow=True,
     ),
     Case(
         "custom_runs_in_python",
@@ -537,5 +540,6 @@ COMMAND_MISTAKES = (
         done("train", "evaluate", data__missing_values=["inf", "+inf", "+INFINITY"]),
         ("data.missing_values", "every way to write inf", "Leave '+INFINITY' out"),
         EXPORT,
+        slow=True,
     ),
 )

@@ -62,6 +62,33 @@ def _weights(weigh: Callable[[int], object]) -> Callable[[World], None]:
 
 
 CONFIG_MISTAKES = (
+    Case(
+        "key_value_separators_alike",
+        setting(data__key_value={"column": "city", "pairs": ":", "value": "::"}),
+        ("data.key_value", "pairs ':' and value '::' cannot be told apart"),
+    ),
+    Case(
+        "key_value_key_holds_a_separator",
+        setting(data__key_value={"column": "city", "keys": ["age", "a:b"]}),
+        ("data.key_value", "'a:b' can be no key"),
+    ),
+    Case(
+        "key_value_keys_twice",
+        setting(data__key_value={"column": "city", "keys": ["age", "age"]}),
+        ("data.key_value", "named twice"),
+    ),
+    Case(
+        "key_value_without_column",
+        setting(data__key_value={"pairs": ";"}),
+        ("data.key_value.column", "is required"),
+    ),
+    Case(
+        "key_value_column_not_among_columns",
+        setting(
+            data__columns=["click", "price", "city", "user"], data__key_value={"column": "cities"}
+        ),
+        ("data.key_value.column", "no column 'cities'", "city"),
+    ),
     Case("config_is_huge", _huge_config, ("c.yaml", "too large", "data.train")),
     Case("config_too_deep", text("a: " + "[" * 1500), ("c.yaml", "nested too deep")),
     Case("alias_of_itself", text("a: &a [*a]"), ("c.yaml:1", "contains itself")),

@@ -21,6 +21,20 @@ NOT_TEXT_OR_PARQUET = (
 )
 
 
+def _pairs(first: str, **cut: str) -> Callable[[World], None]:
+    """The rows hold pairs, of which the first is this one."""
+
+    def spoil(world: World) -> None:
+        parts = [row.split(",") for row in lines()]
+        texts = [f"price:{part[1]};city:{part[2]}" for part in parts]
+        texts[0] = first
+        rows = [f"{part[0]},{text}" for part, text in zip(parts, texts, strict=True)]
+        world.rows(rows, header="click,pairs\n")
+        world.config(data__key_value={"column": "pairs", "pairs": ";", **cut})
+
+    return spoil
+
+
 def _rows_and_parquet(world: World) -> None:
     world.parquet()
     world.config(data__train=["rows.csv", "rows.parquet"])
@@ -123,7 +137,7 @@ def _gone_meanwhile(world: World) -> None:
     # Below a folder that is named cache files may come and go.
     world.rows(lines(), "cache/rows.csv")
     world.config(data__train="cache/rows.csv")
-    _meanwhile(ingest, "_check_splits", Path("cache/rows.csv").unlink)(world)
+    _meanwhile(ingest.BadRowLedger, "close", Path("cache/rows.csv").unlink)(world)
 
 
 def _limit_file_size(num_bytes: int) -> Callable[[World], None]:
@@ -210,7 +224,7 @@ def _part_damaged_late(world: World) -> None:
     world.config(data__key_columns=["user"])
     part = world.folder / "run/cache/ingested/valid/part-00000.arrow"
     # The end of an Arrow file says where everything is.
-    _meanwhile(evaluation_stage, "_carried", lambda: os.truncate(part, 400))(world)
+    _meanwhile(evaluation_stage, "read_columns", lambda: os.truncate(part, 400))(world)
 
 
 CUBES = """
@@ -282,6 +296,46 @@ def _vectors(elements: pa.Array) -> Callable[[World], None]:
 
 
 ROW_MISTAKES = (
+    Case(
+        "key_value_column_missing",
+        _pairs("price:1;city:a", column="pair"),
+        ("rows.csv", "no column 'pair'", "data.key_value.column", "'pairs'"),
+        CHECK,
+    ),
+    Case(
+        "key_value_text_is_no_pair",
+        _pairs("price:1;Paris"),
+        ("rows.csv, row 2, column 'pairs'", "not a pair of key and value: 'Paris'", "bad_rows"),
+        CHECK,
+    ),
+    Case(
+        "key_value_key_repeated",
+        _pairs("price:1;city:a;price:2"),
+        ("rows.csv, row 2, column 'pairs'", "key repeated: 'price:2'", "Write each key once"),
+    ),
+    Case(
+        "key_value_value_is_no_number",
+        _pairs("price:1O;city:a"),
+        ("rows.csv, row 2, column 'price'", "not a number: '1O'"),
+    ),
+    Case(
+        "key_value_without_pairs",
+        _pairs("price:1", pairs="|", value="="),
+        ("column 'pairs'", "no key with a '=' behind it", "data.key_value.value"),
+        CHECK,
+    ),
+    Case(
+        "key_value_key_is_a_column",
+        _pairs("click:1;price:1;city:a"),
+        ("column 'pairs'", "'click' has the name of another column", "Rename"),
+        CHECK,
+    ),
+    Case(
+        "key_value_of_numbers",
+        setting(data__key_value={"column": "price"}),
+        ("column 'price'", "has the type double", "data.key_value.column"),
+        CHECK,
+    ),
     # Root reads every file whatever its permissions, but nobody the first bytes of this one.
     Case(
         "data_cannot_be_read", setting(data__train="/proc/self/mem"), ("/proc/self/mem", "cannot")
@@ -341,7 +395,7 @@ ROW_MISTAKES = (
     Case(
         "data_changed_while_read",
         _meanwhile(ingest, "_check_splits", lambda: os.utime("rows.csv", (1, 1))),
-        ("data", "changed while it was read", "run again"),
+        ("rows.csv", "changed while it was read", "last modified 1970-", "run again"),
     ),
     Case("data_gone_while_read", _gone_meanwhile, ("cache/rows.csv", "any more", "run again")),
     Case(

@@ -20,6 +20,13 @@ def _empty_job(world: World) -> None:
     (world.folder / "run" / "job").mkdir(parents=True)
 
 
+def _replicas_without_a_run(world: World) -> None:
+    """Workers that each hold all parameters have trained here."""
+    world.config(runtime={"mode": "processes", "strategy": "allreduce"})
+    world.write("run/logs/worker-0.log", "")
+    (world.folder / "run" / "replicas").mkdir()
+
+
 def _job_without_a_master(world: World) -> None:
     """A job whose master is gone and whose address leads nowhere."""
     endpoint = {"address": "127.0.0.1:9", "metrics_address": "", "host": "x", "pid": 1}
@@ -59,6 +66,30 @@ MEMBER_CASES = (
         _job_with_a_log,
         ("no member '../job/token'",),
         ("logs", "run", "../job/token"),
+    ),
+    Case(
+        "logs_of_a_replica_that_is_none",
+        _replicas_without_a_run,
+        ("no member 'ps-0'", "There are worker-0"),
+        ("logs", "run", "ps-0"),
+    ),
+    Case(
+        "master_of_replicas",
+        _replicas_without_a_run,
+        ("allreduce has no master, and no parameter servers", "'ctrpipe run' starts its workers"),
+        ("master", "--config", "c.yaml"),
+    ),
+    Case(
+        "server_of_replicas",
+        _replicas_without_a_run,
+        ("no parameter servers unless runtime.embeddings is hybrid",),
+        ("ps", *_FIRST),
+    ),
+    Case(
+        "worker_of_replicas_that_nobody_started",
+        _replicas_without_a_run,
+        ("nobody has started a training", "'ctrpipe run'"),
+        ("worker", *_FIRST),
     ),
     Case("master_without_job", _runtime(), _NOT_PREPARED, ("master", "--config", "c.yaml")),
     Case("server_without_job", _runtime(), _NOT_PREPARED, ("ps", *_FIRST)),
@@ -135,6 +166,60 @@ CONFIG_MISTAKES = (
         ("runtime.ledger.prefx", "did you mean 'prefix'?"),
         CHECK,
     ),
+    Case(
+        "allreduce_in_one_process",
+        setting(runtime={"strategy": "allreduce"}),
+        ("runtime.strategy", "set runtime.mode: processes"),
+        CHECK,
+    ),
+    Case(
+        "allreduce_of_any_number",
+        _runtime(strategy="allreduce", workers="auto"),
+        ("runtime.workers", "{min: 1, max: 2}"),
+        CHECK,
+    ),
+    Case(
+        "allreduce_with_servers",
+        _runtime(strategy="allreduce", parameter_servers=2, update="sync"),
+        ("2 problems", "runtime.parameter_servers", "runtime.update", "leave it out"),
+        CHECK,
+    ),
+    Case(
+        "hybrid_embeddings_with_an_update_rule",
+        _runtime(strategy="allreduce", embeddings="hybrid", parameter_servers=2, partitions=8),
+        ("runtime.partitions", "belongs to strategy: parameter_servers", "leave it out"),
+        CHECK,
+    ),
+    Case(
+        "hybrid_embeddings_of_parameter_servers",
+        _runtime(embeddings="hybrid"),
+        ("runtime.embeddings", "belongs to strategy: allreduce", "leave it out"),
+        CHECK,
+    ),
+    Case(
+        "allreduce_from_another_run",
+        setting(
+            runtime={"mode": "processes", "strategy": "allreduce"},
+            train={"init_from": "runs/yesterday"},
+        ),
+        ("train.init_from", "allreduce trains from the start"),
+        CHECK,
+    ),
+    Case(
+        "allreduce_of_an_ensemble_that_is_refitted",
+        setting(
+            runtime={"mode": "processes", "strategy": "allreduce"},
+            train={"ensemble": 2, "refit": True},
+        ),
+        ("2 problems", "train.ensemble", "train.refit", "runtime.mode: local"),
+        CHECK,
+    ),
+    Case(
+        "fixed_global_batch_of_servers",
+        setting(train={"global_batch": "fixed"}),
+        ("train.global_batch", "belongs to runtime.strategy: allreduce"),
+        CHECK,
+    ),
     Case("runtime_a_list", setting(runtime=[]), ("runtime", "expected a mapping"), CHECK),
     Case(
         "several_mistakes_in_runtime",
@@ -148,6 +233,24 @@ COMMAND_MISTAKES = (
     Case("status_without_run", nothing, ("nowhere", "no such run folder"), ("status", "nowhere")),
     Case("status_without_config", nothing, ("no such config",), ("status", "nowhere.yaml")),
     Case("stop_of_one_process", nothing, _NO_JOB, ("stop", "run"), trained=True),
+    Case(
+        "stop_of_replicas",
+        _replicas_without_a_run,
+        ("runtime.strategy: allreduce, which has no master to ask", "Ctrl-C"),
+        ("stop", "run"),
+    ),
+    Case(
+        "scale_of_replicas",
+        _replicas_without_a_run,
+        ("run/replicas/token", "is missing", "ctrpipe run --resume"),
+        ("scale", "run", "--workers", "2"),
+    ),
+    Case(
+        "replicas_by_hand",
+        _replicas_without_a_run,
+        ("runtime.strategy", "--prepare-only", "leave --prepare-only out"),
+        ("train", "c.yaml", "--prepare-only", "--overwrite"),
+    ),
     Case(
         "members_of_one_process",
         nothing,

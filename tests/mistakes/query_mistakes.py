@@ -1,6 +1,8 @@
 """What users get wrong about a SELECT as the source of rows."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import duckdb
 from spoiled_world import CHECK, Case, World
@@ -25,6 +27,31 @@ def _database(world: World) -> None:
     path = world.folder / "shop.duckdb"
     content = path.read_bytes()
     path.write_bytes(content[:100] + b"x" * (len(content) - 100))
+
+
+def _table(world: World) -> None:
+    with duckdb.connect(str(world.folder / "shop.duckdb")) as connection:
+        connection.execute("CREATE TABLE clicks AS FROM 'rows.csv'")
+
+
+def _named_as_file(world: World) -> None:
+    """A database is named without a table."""
+    _table(world)
+    world.config(data__train="shop.duckdb")
+
+
+def _sqlite(world: World) -> None:
+    with closing(sqlite3.connect(world.folder / "shop.db")) as database:
+        database.execute("CREATE TABLE clicks (click INT)")
+    world.config(data__train="shop.db")
+
+
+def _damaged_label(world: World) -> None:
+    """A label in the table is neither 0 nor 1."""
+    _table(world)
+    with duckdb.connect(str(world.folder / "shop.duckdb")) as connection:
+        connection.execute("UPDATE clicks SET click = 2 WHERE price = 7")
+    query('SELECT * FROM "shop.duckdb".clicks ORDER BY rowid')(world)
 
 
 CONFIG_MISTAKES = (
@@ -93,6 +120,18 @@ ROW_MISTAKES = (
         CHECK,
     ),
     Case(
+        "query_by_the_clock",
+        query("SELECT * FROM 'rows.csv' WHERE now() > TIMESTAMP '2020-01-01' ORDER BY city"),
+        ("data.query", "asks for the time by now", "Write the time into the query"),
+        CHECK,
+    ),
+    Case(
+        "query_that_draws",
+        query("SELECT * FROM 'rows.csv' ORDER BY random()"),
+        ("data.query", "draws values by random", "hash(user_id)"),
+        CHECK,
+    ),
+    Case(
         "query_extension_absent",
         query("SELECT *, st_point(1, 2) AS place FROM 'rows.csv' ORDER BY city"),
         ("data.query", "extension spatial", "INSTALL spatial"),
@@ -116,6 +155,20 @@ ROW_MISTAKES = (
         ("data.query", "shop"),
         CHECK,
     ),
+    Case(
+        "query_database_missing",
+        query('SELECT * FROM "nowhere.duckdb".rows ORDER BY city'),
+        ("data.query", "no such file: 'nowhere.duckdb'", "relative"),
+        CHECK,
+    ),
+    Case(
+        "duckdb_without_table",
+        _named_as_file,
+        ("shop.duckdb", "is a DuckDB database", 'FROM "shop.duckdb".clicks'),
+        CHECK,
+    ),
+    Case("sqlite_file", _sqlite, ("shop.db", "is an SQLite database", "-csv"), CHECK),
+    Case("duckdb_label", _damaged_label, ("data.query", "label not 0 or 1: '2'")),
     Case("query_attached_file_damaged", _database, ("data.query",), CHECK),
     Case(
         "query_with_columns",

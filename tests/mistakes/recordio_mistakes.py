@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 from spoiled_world import CHECK, HEADER, PREDICT, Case, World, file, lines, nothing, setting
@@ -36,11 +37,11 @@ def examples_file(**columns: object) -> bytes:
     return buffer.getvalue()
 
 
-def recordio(content: bytes, **values: object) -> Callable[[World], None]:
-    """The data is this RecordIO file."""
+def recordio(content: bytes | Callable[[], bytes], **values: object) -> Callable[[World], None]:
+    """The data is this RecordIO file; a function makes one whose kernels are compiled first."""
 
     def spoil(world: World) -> None:
-        world.write("rows.recordio", content)
+        world.write("rows.recordio", content if isinstance(content, bytes) else content())
         world.config(data__train="rows.recordio", **values)
 
     return spoil
@@ -73,7 +74,7 @@ ROW_MISTAKES = (
     Case("recordio_number", recordio(changed(WHOLE, SECOND + 16)), (SECOND_CHUNK, "promises")),
     Case(
         "recordio_snappy_frame",
-        recordio(changed(lines_file(compressor=Compressor.SNAPPY), 8)),
+        recordio(lambda: changed(lines_file(compressor=Compressor.SNAPPY), 8)),
         ("rows.recordio, chunk 1 at byte 0",),
     ),
     Case("recordio_empty", recordio(b""), ("rows.recordio", "is empty")),
@@ -103,7 +104,7 @@ ROW_MISTAKES = (
     ),
     Case(
         "examples_said_lines",
-        recordio(examples_file(), data__record="line"),
+        recordio(examples_file, data__record="line"),
         ("rows.recordio", "data.record: example"),
         CHECK,
     ),
@@ -129,18 +130,18 @@ ROW_MISTAKES = (
     ),
     Case(
         "examples_with_columns",
-        recordio(examples_file(), data__columns=["click", "price", "city"]),
+        recordio(examples_file, data__columns=["click", "price", "city"]),
         ("rows.recordio", "Remove data.columns"),
         CHECK,
     ),
     Case(
         "example_label_not_binary",
-        recordio(examples_file(click=[*[0, 1] * 149, 0, 7])),
+        recordio(partial(examples_file, click=[*[0, 1] * 149, 0, 7])),
         ("rows.recordio", "'click'", "7"),
     ),
     Case(
         "example_texts_as_numbers",
-        recordio(examples_file(price=[*["1"] * 299, "dear"])),
+        recordio(partial(examples_file, price=[*["1"] * 299, "dear"])),
         ("rows.recordio, row 300, column 'price'", "not a number: 'dear'"),
     ),
 )

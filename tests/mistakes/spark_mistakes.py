@@ -68,13 +68,6 @@ def _decimals_as_weights(world: World) -> None:
     world.parquet(times=times)
 
 
-def _bad_row(world: World) -> None:
-    _has_pyspark(world)
-    rows = lines()
-    rows[7] = rows[7].replace(rows[7].split(",")[1], "dear", 1)
-    world.rows(rows, "train.csv")
-
-
 ROW_MISTAKES = (
     Case(
         "spark_not_installed",
@@ -188,12 +181,6 @@ ROW_MISTAKES = (
             data__weight="times",
         ),
         ("rows.parquet, column 'times'", "has the type decimal128(20, 2)", "computed here"),
-        ANALYZE,
-    ),
-    Case(
-        "spark_bad_rows_left_out",
-        spark(_bad_row, data__bad_rows="skip", data__max_bad_fraction=1.0),
-        ("bad rows were left out (1)", "Spark would not leave out the same"),
         ANALYZE,
     ),
 )

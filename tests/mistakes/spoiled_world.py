@@ -147,6 +147,7 @@ class Case:
         says: Texts that the message must hold: the place, what is wrong, the remedy.
         call: The command line.
         trained: Whether the run folder holds an earlier run.
+        slow: Whether it takes seconds.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Case:
     says: tuple[str, ...]
     call: tuple[str, ...] = RUN
     trained: bool = False
+    slow: bool = False
 
     @property
     def overrides(self) -> list[str]:

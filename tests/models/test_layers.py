@@ -127,7 +127,7 @@ def test_cross_refuses_what_does_not_fit() -> None:
         (lambda: layers.BilinearFusion(2)(tf.ones((2, 4)), tf.ones((2, 3))), "2 heads do not"),
         (lambda: layers.InteractingAttention(0, 3), "received 0 and 3"),
         (lambda: layers.SqueezeExcitation(0), "received 0"),
-        (lambda: layers.LocalActivation(0, []), "must have slots"),
+        (lambda: layers.LocalActivation(0, []), "must have positions"),
         (lambda: layers.LocalActivation(-1, [2]), "from 0 on, received -1"),
         (
             lambda: layers.LocalActivation(1, [2])(
@@ -139,7 +139,7 @@ def test_cross_refuses_what_does_not_fit() -> None:
             lambda: layers.LocalActivation(0, [2])(
                 tf.ones((2, 2, 3)), tf.ones((2, 3, 3)), tf.ones((2, 3))
             ),
-            "sequences of 2 slots do not fit 3",
+            "sequences of 2 positions do not fit 3",
         ),
         (lambda: layers.FieldProjection((2, 0)), r"received \[2, 0\]"),
         (lambda: layers.FieldProjection((2, 4))(tf.ones((1, 2, 3))), "do not fit 2 fields of 3"),

@@ -52,9 +52,9 @@ def make_batch(fields: int = 4, numbers: int = 3, name: str = "") -> dict[str, n
         "linear": generator.normal(size=(BATCH, fields)).astype(np.float32),
         "numbers": generator.normal(size=(BATCH, numbers)).astype(np.float32),
     }
-    if num_slots := sum(signature_of(name, fields, numbers).sequences):
-        batch["slots"] = generator.normal(size=(BATCH, num_slots, 3)).astype(np.float32)
-        there = generator.random((BATCH, num_slots)) < 0.6
+    if num_positions := sum(signature_of(name, fields, numbers).sequences):
+        batch["elements"] = generator.normal(size=(BATCH, num_positions, 3)).astype(np.float32)
+        there = generator.random((BATCH, num_positions)) < 0.6
         # One row without any element.
         there[0] = False
         batch["coefficients"] = np.where(there, 0.3, 0.0).astype(np.float32)
@@ -272,17 +272,17 @@ def numpy_activation(w: Weights, place: int, element: np.ndarray, target: np.nda
 
 def numpy_din(w: Weights, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Eq. (3) of DIN, row by row and element by element."""
-    if "slots" not in batch:
+    if "elements" not in batch:
         return numpy_deep(w, batch)
     fields = batch["embeddings"].astype(np.float64)
     rows = []
     for row in range(BATCH):
         target, parts = fields[row, 1], [*fields[row, :2]]
-        for place, slots in enumerate((range(2), range(2, 5))):
+        for place, positions in enumerate((range(2), range(2, 5))):
             pooled = np.zeros(3)
-            for slot in slots:
-                if batch["coefficients"][row, slot] > 0:
-                    element = batch["slots"][row, slot].astype(np.float64)
+            for position in positions:
+                if batch["coefficients"][row, position] > 0:
+                    element = batch["elements"][row, position].astype(np.float64)
                     pooled += numpy_activation(w, place, element, target) * element
             parts.append(pooled)
         rows.append(np.concatenate([*parts, batch["numbers"][row]]))
@@ -364,6 +364,7 @@ def test_gradient_equals_finite_differences(name: str) -> None:
             assert gradient.numpy()[index] == pytest.approx(expected, rel=1e-3, abs=1e-5), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_one_step_lowers_the_loss(name: str) -> None:
     model, batch = make_model(name), make_batch(name=name)
@@ -377,6 +378,7 @@ def test_one_step_lowers_the_loss(name: str) -> None:
     assert loss_of(model(batch)) < before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_config_round_trip(name: str) -> None:
     model, batch = make_model(name, dropout=0.3), make_batch(name=name)
@@ -394,6 +396,8 @@ def test_saved_model_round_trip(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again(batch), model(batch))
 
 
+# XLA compiles each for a second.
+@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "numbers"), [(4, 3), (0, 2), (1, 0)])
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_compiled_training_step_equals_eager(name: str, fields: int, numbers: int) -> None:
@@ -427,6 +431,7 @@ def test_untrained_model_starts_at_the_base_rate(name: str) -> None:
     np.testing.assert_allclose(tf.sigmoid(model(batch)), 0.2, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_seed_decides_initial_weights(name: str) -> None:
     signature = signature_of(name)
@@ -440,6 +445,7 @@ def test_seed_decides_initial_weights(name: str) -> None:
     assert all(not np.array_equal(a, b) for a, b in kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_bfloat16_is_what_products_are_computed_in_and_nothing_else(name: str) -> None:
     plain = make_model(name)
@@ -455,6 +461,7 @@ def test_bfloat16_is_what_products_are_computed_in_and_nothing_else(name: str) -
     np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.slow
 # DIN compares vectors of one length: others are refused in the config.
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "din"])
 def test_shorter_embeddings_are_projected_before_any_model(name: str) -> None:
@@ -504,15 +511,15 @@ def test_refusals() -> None:
         build_model(ModelConfig(name="deepmf"), ModelSignature(2, 8, 0, base_rate=0.5), seed=0)
 
 
-def test_empty_slots_and_pooled_fields_of_sequences_do_not_matter() -> None:
+def test_empty_positions_and_pooled_fields_of_sequences_do_not_matter() -> None:
     name = "din"
     model, batch = make_model(name), make_batch(name=name)
     changed = {key: value.copy() for key, value in batch.items()}
-    changed["slots"][batch["coefficients"] == 0] = 1e3
+    changed["elements"][batch["coefficients"] == 0] = 1e3
     changed["embeddings"][:, 2:] = -7.0
     changed["coefficients"] *= 5
     np.testing.assert_array_equal(model(changed), model(batch))
-    changed["slots"][batch["coefficients"] > 0] += 1
+    changed["elements"][batch["coefficients"] > 0] += 1
     assert np.abs(model(changed).numpy() - model(batch).numpy())[1:].min() > 1e-4
 
 
@@ -521,7 +528,7 @@ def test_an_untrained_activation_unit_is_near_sum_pooling() -> None:
     layer = LocalActivation(target=0, sequences=(4,), units=(8,), seed=1)
     generator = np.random.default_rng(0)
     fields = generator.normal(scale=1e-4, size=(5, 2, 3)).astype(np.float32)
-    slots = generator.normal(scale=1e-4, size=(5, 4, 3)).astype(np.float32)
-    pooled = layer(fields, slots, np.ones((5, 4), np.float32)).numpy()
+    positions = generator.normal(scale=1e-4, size=(5, 4, 3)).astype(np.float32)
+    pooled = layer(fields, positions, np.ones((5, 4), np.float32)).numpy()
     np.testing.assert_array_equal(pooled[:, 0], fields[:, 0])
-    np.testing.assert_allclose(pooled[:, 1], slots.sum(axis=1), rtol=1e-2, atol=1e-7)
+    np.testing.assert_allclose(pooled[:, 1], positions.sum(axis=1), rtol=1e-2, atol=1e-7)

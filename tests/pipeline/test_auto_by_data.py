@@ -99,7 +99,10 @@ def tables(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(None, marks=pytest.mark.slow), 0, pytest.param(1, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("name", [*EXAMPLES, "sample", *CODINGS])
 def test_other_headers_give_the_same_plan(tables, name, seed, tmp_path):
     path, label = tables[name]
@@ -120,6 +123,7 @@ def test_ids_are_ids_and_measures_are_numbers(tables, name):
     assert "so they are a measure" in found["price"].reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["counted", "hashes"])
 def test_parquet_files_give_the_plan_of_text_files(tables, name, tmp_path):
     path, _ = tables[name]
@@ -144,7 +148,15 @@ def test_ids_that_are_stored_as_floats_have_intervals_of_their_own(ending, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CODINGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "counted",
+        "hashes",
+        pytest.param("from a million on", marks=pytest.mark.nightly),
+        pytest.param("from 10^17 on", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_plan_is_as_good_as_the_best_by_hand(name, tmp_path):
     by_hand = {
         "right": [

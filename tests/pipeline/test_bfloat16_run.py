@@ -64,6 +64,7 @@ def test_what_the_processor_lacks_is_refused_and_what_auto_takes_is_said(tmp_pat
     ]
 
 
+@pytest.mark.slow
 def test_a_run_in_bfloat16_is_as_good_and_its_export_scores_in_float32(tmp_path, processor):
     processor("amx_bf16")
     write_clicks(tmp_path / "rows.tsv", 2000)

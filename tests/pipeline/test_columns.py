@@ -224,6 +224,7 @@ def test_every_missing_column_is_named_at_once_with_the_nearest():
         [
             {"columns": ["prise", "city"], "number": ["log"]},
             {"columns": "zzz", "id": "vocabulary"},
+            {"columns": "z*", "id": "vocabulary"},
         ],
         data={"key_columns": ["usr"], "split": {"by": "hash", "column": "userr"}},
         evaluation={"gauc_column": "cty"},
@@ -231,6 +232,8 @@ def test_every_missing_column_is_named_at_once_with_the_nearest():
     found = {problem.key: (problem.message, problem.suggestion) for problem in problems}
     assert found["features[0].columns"] == ("the data has no column 'prise'", "price")
     assert found["features[1].columns"] == ("the data has no column 'zzz'", None)
+    hint = "the data has no column 'z*'; a range of columns is written I1..I13"
+    assert found["features[2].columns"] == (hint, None)
     assert found["data.key_columns"] == ("the data has no column 'usr'", "user")
     assert found["evaluation.gauc_column"] == ("the data has no column 'cty'", "city")
     assert found["data.split.column"] == ("the data has no column 'userr'", "user")

@@ -9,7 +9,6 @@ from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.master.manifests import Cuts, cut_file_name
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.ps.server_state import ServerGradients, ServerState
@@ -28,6 +27,7 @@ from ctr_pipeline.pipeline.job.cut_files import (
 )
 from ctr_pipeline.pipeline.model.parameters import Parameters
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.specs.course import UpdateRule
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
@@ -47,7 +47,7 @@ def spec_of(folder, **changes):
         "num_dense": NUM_DENSE,
         "dense_optimizer": adam,
         "num_parameter_servers": 3,
-        "update": UpdateRule("async", 1, 0, False),
+        "update_rule": UpdateRule(),
         "batch_size": 32,
         "checkpoints_folder": str(folder / "checkpoints"),
     }

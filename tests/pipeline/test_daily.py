@@ -7,11 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from days import FEATURES, FIRST_NEW, settings_of, write_day
+from units_here import Sharing
 
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.errors import CheckpointError, ConfigError
 from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.job.analyzing import analyze_by_workers
 from ctr_pipeline.pipeline.model.dense_model import compile_model
 from ctr_pipeline.pipeline.model.trained_model import initial_parameters
 from ctr_pipeline.pipeline.run import run_pipeline, train
@@ -128,6 +130,27 @@ def test_rows_of_day_1_are_the_same_bits_before_the_first_step(world, tmp_path):
     assert counts.tolist() == (earlier_counts + encoding.counts[0][:3]).tolist()
 
 
+def test_a_worker_extends_the_vocabularies_as_one_process_does(world, second, tmp_path):
+    settings = settings_of(world / "day2.csv", tmp_path / "two", init_from=world / "one")
+    settings["runtime"] = {**settings.get("runtime", {}), "bytes_per_reading_task": 1000}
+    context = RunContext.create(config_from_mapping(settings), SilentProgress())
+    run, theirs = context.run, RunFolder(second[0].config.run_folder)
+    run.path.mkdir()
+    warm_start = find_warm_start(context.loaded, run, keep=False, progress=context.progress)
+    sharing = Sharing(context.loaded)
+    analysis, plan = analyze_by_workers(context, None, warm_start, sharing)
+    assert analysis.warm_start == warm_start
+    assert plan == load_plan(theirs.preprocessing)
+    assert sum(line.startswith("New values") for line in sharing.said) == 1
+    for step in (field.step for field in plan.fields if isinstance(field.step, VocabularyStep)):
+        ours, expected = (load_vocabulary(one.path / step.file) for one in (run, theirs))
+        assert ours.equals(expected)
+    # What was taken over is whole: a resumed run begins from it.
+    kept = find_warm_start(context.loaded, run, keep=True, progress=context.progress)
+    assert kept == warm_start
+
+
+@pytest.mark.slow
 def test_day_1_then_day_2_is_near_both_at_once_and_far_better_than_day_2_alone(world, second):
     loaded, said = second
     days = [world / "day1.csv", world / "day2.csv"]
@@ -164,6 +187,7 @@ def test_steps_of_the_optimizers_go_on_and_the_runs_own_start_anew(world, second
     assert first["earlier_steps"] == 0
 
 
+@pytest.mark.slow
 def test_a_third_day_begins_from_the_second_and_needs_the_first_no_more(world, second, tmp_path):
     for name in ("two", "day2.csv"):
         source = world / name
@@ -196,6 +220,7 @@ def test_a_third_day_begins_from_the_second_and_needs_the_first_no_more(world, s
     assert evaluate(loaded, progress=SilentProgress()) == expected
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_ends_as_one_that_was_not(world, tmp_path):
     shutil.copytree(world / "one", tmp_path / "one")
 
@@ -269,6 +294,7 @@ def test_folders_that_cannot_be_begun_from(world, tmp_path):
     assert "holds no trained model" in refusal(settings, CheckpointError)
 
 
+@pytest.mark.slow
 def test_decided_features_are_those_of_the_first_day(world, tmp_path):
     def settings(day, output, init_from=None):
         found = settings_of(day, tmp_path / output, init_from=init_from, epochs=1)

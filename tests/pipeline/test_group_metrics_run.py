@@ -19,6 +19,8 @@ from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS, NUM_TEST = 4000, 400
 FEATURES = [
     {"columns": "I1..I3", "number": ["log", "standardize"]},

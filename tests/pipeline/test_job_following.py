@@ -2,12 +2,15 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from followed_jobs import Told, view
+from followed_jobs import Told, member, view
 
+from ctr_pipeline import interruption
 from ctr_pipeline.distributed.coordination.launching import ProcessState
-from ctr_pipeline.errors import Interrupted, TrainingError
+from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
+from ctr_pipeline.errors import HandedOver, Interrupted, TrainingError
 from ctr_pipeline.pipeline.job import following as job_following
-from ctr_pipeline.pipeline.job.following import follow_job
+from ctr_pipeline.pipeline.job.control import MasterConnection
+from ctr_pipeline.pipeline.job.following import LEFT_TO_NEXT, follow_job
 
 
 @dataclass
@@ -17,6 +20,13 @@ class Launcher:
     reasons: list
     said: str = ""
     asked: int = 0
+    followed: bool = False
+
+    def is_followed(self):
+        return self.followed
+
+    def publish(self, news):
+        pass
 
     def failure(self):
         return self.said
@@ -67,3 +77,37 @@ def test_a_master_that_ended_before_its_job_cannot_go_on(run, monkeypatch, state
     launcher = Launcher(["error"], said="master-0 crashed 5 times in a row")
     with pytest.raises(TrainingError, match="the master cannot go on"):
         follow_job(run, launcher, Told(), resumable=True)
+
+
+@pytest.fixture
+def master(monkeypatch):
+    """A master that answers with one view after the other, and then is gone; what it was asked."""
+    asked, views = [], []
+
+    def ask(_self, method, message, reply):
+        asked.append(method)
+        if not views:
+            raise PeerUnavailable("gone")
+        return views.pop(0)
+
+    monkeypatch.setattr(MasterConnection, "ask", ask)
+    monkeypatch.setattr(job_following, "_LEAVING_SECONDS", 0.0)
+    monkeypatch.setattr(interruption, "requested", lambda: True)
+    return SimpleNamespace(asked=asked, views=views)
+
+
+def test_members_are_left_to_a_driver_that_follows_once_no_server_leaves(run, master):
+    leaving, there = (
+        view("training", members=(member("ps", state=state),)) for state in ("leaving", "running")
+    )
+    master.views += [leaving, leaving, there, there]
+    with pytest.raises(HandedOver):
+        follow_job(run, Launcher([None], followed=True), told := Told(), resumable=True)
+    assert master.views == [there]
+    assert set(master.asked) == {"Status"}
+    assert told.said == [LEFT_TO_NEXT]
+
+
+def test_members_are_left_though_the_master_has_ended(run, master):
+    with pytest.raises(HandedOver):
+        follow_job(run, Launcher([None], followed=True), Told(), resumable=True)

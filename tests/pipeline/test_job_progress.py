@@ -3,8 +3,9 @@ from dataclasses import replace
 import pytest
 from followed_jobs import Told, member, view
 
+from ctr_pipeline.distributed.coordination.news import NewsLine
 from ctr_pipeline.distributed.master.status import JobEvent
-from ctr_pipeline.pipeline.job.progress_view import JobProgress
+from ctr_pipeline.pipeline.job.progress_view import JobProgress, collect_news
 from ctr_pipeline.training.history import EpochRecord
 
 RECORD = EpochRecord(0, 10, 0.5, 0.49, 0.71, 1.0, 1.0, 1000, 2.0)
@@ -64,6 +65,20 @@ def test_events_are_said_once_and_old_ones_of_a_resumed_job_not_at_all():
         view(events=(old, new), history=(RECORD,)),
     )
     assert told.said == ["Worker 0 was killed: another one is started (1.3 s)"]
+
+
+def test_a_launcher_is_told_what_is_new():
+    old = JobEvent(1.0, "the job was stopped", "", None)
+    new = JobEvent(2.0, "worker 0 was killed", "another one is started", 1.26, "member")
+    workers = (member("worker"), member("worker", 1, state="pending"))
+    found = view(trained=600, events=(old, new), members=workers)
+    news = collect_news(found, after=1.0, now=100.0)
+    assert news.lines == (
+        NewsLine(2.0, "member", "Worker 0 was killed: another one is started (1.3 s)"),
+    )
+    assert news.num_workers == 1
+    assert news.fraction == 600 / found.records.total
+    assert collect_news(view("finished"), after=1.0, now=100.0).phase == "trained"
 
 
 def test_every_member_has_a_line():

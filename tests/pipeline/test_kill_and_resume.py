@@ -174,7 +174,11 @@ def test_killed_in_the_first_epoch_and_in_the_third(world, undisturbed):
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+    ("number", "code", "word"),
+    [
+        (signal.SIGTERM, 143, "SIGTERM"),
+        pytest.param(signal.SIGINT, 130, "Ctrl-C", marks=pytest.mark.nightly),
+    ],
 )
 def test_asked_to_stop_leaves_a_checkpoint_and_goes_on(world, undisturbed, number, code, word):
     name = f"asked-{word}"
@@ -200,7 +204,10 @@ def test_second_run_in_the_same_folder_is_refused(world):
         assert first.poll() is None, first.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    # It does not end before the second one looks.
+    first.send_signal(signal.SIGSTOP)
     code, _, stderr = world.finish(config)
+    first.send_signal(signal.SIGCONT)
     assert code == 1
     assert f"another run (process {first.pid}) uses this folder" in stderr
     assert "Traceback" not in stderr

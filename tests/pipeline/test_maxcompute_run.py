@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from engine_rows import assert_close
-from maxcompute_service import running_service
+from maxcompute_service import service_in_environment
 
+from ctr_pipeline.analysis import maxcompute_engine
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 
@@ -17,9 +18,7 @@ from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 @pytest.fixture
 def service(monkeypatch):
     monkeypatch.setattr(client_module, "RETRY_SECONDS", (0.0,))
-    with running_service() as running:
-        for name, value in running.environment().items():
-            monkeypatch.setenv(name, value)
+    with service_in_environment(monkeypatch) as running:
         yield running
 
 
@@ -34,6 +33,10 @@ def rows(num_rows: int, start: int = 0) -> pa.Table:
             "user_id": pa.array([n % 200 for n in numbers], pa.int64()),
         }
     )
+
+
+def scans_of(service) -> list[str]:
+    return [query for query in service.queries if "`clicks`" in query]
 
 
 def analyze(config: dict, folder) -> dict:
@@ -61,12 +64,35 @@ def test_the_same_statistics_as_of_files(service, tmp_path):
         config = {"data": {"label": "click", **paths}, "features": "auto"}
         found.append(analyze(config, tmp_path / side))
     assert_close(*found)
-    # The service counts the training rows only; the other splits are compared here.
     assert set(found[0]["drift"]) == {"valid", "test"}
-    assert any("CREATE TABLE" in query for query in service.queries)
+    # What decides the features and what they need are counted together, in one reading of the rows.
+    assert len(scans_of(service)) == 1
+    assert not list((tmp_path / "there").rglob("ingested.json"))
     assert service.left_tables() == []
 
 
+@pytest.mark.slow
+def test_rows_of_selects_have_the_statistics_of_the_same_rows_in_files(service, tmp_path):
+    splits = {"train": rows(1200), "valid": rows(200, 1200), "test": rows(200, 1400)}
+    service.add_partitions("clicks", "ds", splits)
+    columns = ", ".join(splits["train"].column_names)
+    selects = {name: f"SELECT {columns} FROM clicks WHERE ds = '{name}'" for name in splits}
+    there = {"query": selects.pop("train"), "connection": {"driver": "maxcompute"}, **selects}
+    here = {name: str(tmp_path / f"{name}.parquet") for name in splits}
+    found = []
+    for side, data in {"there": there, "here": here}.items():
+        (tmp_path / side).mkdir()
+        for name, table in splits.items():
+            pq.write_table(table, tmp_path / f"{name}.parquet")
+        config = {"data": {"label": "click", **data}, "features": "auto"}
+        found.append(analyze(config, tmp_path / side))
+    assert_close(*found)
+    made = [query for query in service.queries if "LIFECYCLE 7 AS" in query]
+    assert len(made) == 3
+    assert not list((tmp_path / "there").rglob("ingested.json"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("bad_rows", ["fail", "skip"])
 def test_weighted_rows_are_weighed_there_as_here(service, tmp_path, bad_rows):
     table = rows(1500)
@@ -100,14 +126,23 @@ def test_weighted_rows_are_weighed_there_as_here(service, tmp_path, bad_rows):
     assert service.left_tables() == []
 
 
-def test_a_hashed_split_is_counted_and_read_alike(service, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["hash", "random"])
+def test_a_divided_table_is_counted_and_read_alike(service, tmp_path, by):
     service.add_table("clicks", rows(1500))
-    split = {"by": "hash", "column": "user_id", "valid": 0.2, "test": 0.2}
+    split = {"by": by, "valid": 0.2, "test": 0.2}
+    if by == "hash":
+        split["column"] = "user_id"
     data = {"train": "odps://ads/clicks", "label": "click", "split": split}
-    features = [{"columns": "price", "number": ["log", "standardize"]}]
-    found = analyze({"data": data, "features": features}, tmp_path)
-    ingested = json.loads(next((tmp_path / "run").rglob("ingested.json")).read_text())
-    assert found["num_rows"] == ingested["splits"]["train"]["num_rows"]
+    features = [{"columns": ["price", "user_id"], "number": ["log", "standardize"]}]
+    found = []
+    for engine in ("maxcompute", "duckdb"):
+        (tmp_path / engine).mkdir()
+        config = {"data": data, "features": features, "analysis": {"engine": engine}}
+        found.append(analyze(config, tmp_path / engine))
+    assert_close(*found)
+    assert found[0]["drift"]["test"]["num_rows"] > 200
+    assert sum("INSERT OVERWRITE" in query for query in service.queries) == 1
 
 
 def test_profile_drift_and_convert_of_tables(service, tmp_path, capsys):
@@ -163,6 +198,7 @@ def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, ca
     assert not any("CREATE TABLE" in query for query in service.queries)
 
 
+@pytest.mark.slow
 def test_several_partitions_are_counted_as_one_file_of_their_rows(service, tmp_path):
     parts = {str(n): rows(150, 150 * n) for n in range(6)}
     service.add_partitions("clicks", "ds", parts)
@@ -174,15 +210,86 @@ def test_several_partitions_are_counted_as_one_file_of_their_rows(service, tmp_p
     features = ["auto", {"columns": "user_id", "type": "categorical"}]
     (tmp_path / "there").mkdir()
     there = analyze({"data": data, "features": features}, tmp_path / "there")
-    made = [query for query in service.queries if "CREATE TABLE" in query]
-    assert made
-    assert all("IN ('0', '1', '2', '3')" in query for query in made)
+    (made,) = scans_of(service)
+    assert "IN ('0', '1', '2', '3')" in made
     (tmp_path / "here").mkdir()
     files = {name: str(tmp_path / f"{name}.parquet") for name in ("train", "valid", "test")}
     for name, start, count in (("train", 0, 600), ("valid", 600, 150), ("test", 750, 150)):
         pq.write_table(rows(count, start), files[name])
     here = analyze({"data": {"label": "click", **files}, "features": features}, tmp_path / "here")
     assert_close(there, here)
+
+
+@pytest.mark.slow
+def test_points_in_time_are_counted_by_the_service(service, tmp_path):
+    table = rows(1200)
+    seen = [
+        "soon" if n % 50 == 0 else f"2026-10-{n % 28 + 1:02d} {n % 24:02d}:{n % 60:02d}:00"
+        for n in range(1200)
+    ]
+    table = table.append_column("seen", pa.array(seen))
+    parts = {"train": (0, 800), "valid": (800, 200), "test": (1000, 200)}
+    splits = {name: table.slice(*part) for name, part in parts.items()}
+    service.add_partitions("clicks", "ds", splits)
+    features = [
+        {"columns": "seen", "id": {"datetime": {"parts": ["hour"]}}},
+        {"columns": "seen", "number": [{"age": {}}, "standardize"]},
+    ]
+    found = []
+    for engine in ("maxcompute", "duckdb"):
+        (tmp_path / engine).mkdir()
+        paths = {name: f"odps://ads/clicks/ds={name}" for name in splits}
+        config = {
+            "data": {"label": "click", **paths},
+            "features": features,
+            "analysis": {"engine": engine},
+        }
+        found.append(analyze(config, tmp_path / engine))
+    assert_close(*found)
+    assert found[0]["derived_moments"]
+    assert not list((tmp_path / "maxcompute").rglob("ingested.json"))
+
+
+@pytest.mark.parametrize("most", [0.001, 0.5])
+def test_bad_rows_are_counted_before_any_is_read(service, tmp_path, capsys, most):
+    table = rows(600)
+    labels = [None if n % 100 == 0 else n % 2 for n in range(600)]
+    service.add_table("clicks", table.set_column(0, "click", pa.array(labels, pa.int64())))
+    data = {"train": "odps://ads/clicks", "label": "click", "split": {"by": "random"}}
+    config = {
+        "data": {**data, "bad_rows": "skip", "max_bad_fraction": most},
+        "features": [{"columns": "price", "number": "standardize"}],
+        "output": str(tmp_path / "run"),
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    status = main(["analyze", str(tmp_path / "c.yaml"), "-q"])
+    if most == 0.5:
+        assert status == 0
+        return
+    assert status == 1
+    error = capsys.readouterr().err
+    assert "odps://ads/clicks: 6 of 600 rows are bad" in error
+    assert "or raise data.max_bad_fraction" in error
+    assert not list(tmp_path.rglob("ingested.json"))
+
+
+def test_check_says_what_the_statistics_read_and_cost(service, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(maxcompute_engine, "COLUMNS_A_SCAN", 16)
+    columns = {f"n{n}": [n % 7 + m for m in range(60)] for n in range(20)}
+    service.add_table("wide", pa.table({"click": [n % 2 for n in range(60)], **columns}))
+    config = {
+        "data": {"train": "odps://ads/wide", "label": "click", "split": {"by": "random"}},
+        "features": [{"columns": list(columns), "number": "standardize"}],
+        "output": str(tmp_path / "run"),
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    assert main(["check", str(tmp_path / "c.yaml"), "-q", "--json"]) == 0
+    scans = json.loads(capsys.readouterr().out)["scans"]
+    assert (scans["engine"], scans["num_scans"], len(scans["queries"])) == ("MaxCompute", 2, 2)
+    # The stand-in counts eight bytes a value.
+    assert scans["costs"] == [f"{60 * 21 * 8 / 1e9:,.2f} GB, complexity 1.5"] * 2
+    assert [query.count("NAMED_STRUCT") for query in scans["queries"]] == [17, 4]
+    assert not any("INSERT" in query for query in service.queries)
 
 
 @pytest.mark.slow

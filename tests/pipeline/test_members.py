@@ -1,9 +1,8 @@
 """A master that a person starts holds the run folder, which a launcher does where there is one."""
 
-from types import SimpleNamespace
-
 import pytest
 
+from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.distributed.master import program
 from ctr_pipeline.errors import FolderInUseError
 from ctr_pipeline.pipeline.job.members import run_as_master
@@ -15,14 +14,20 @@ def loaded(tmp_path):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "spec.json").write_text("{}")
     (tmp_path / ".lock").touch()
-    return SimpleNamespace(config=SimpleNamespace(run_folder=tmp_path))
+    return config_from_mapping(
+        {
+            "data": {"train": "rows.csv"},
+            "runtime": {"mode": "processes"},
+            "output": str(tmp_path),
+        }
+    )
 
 
 def test_nobody_else_gets_the_folder_while_its_master_lives(loaded, tmp_path, monkeypatch):
     half_written = tmp_path / ".rows.arrow.tmp"
     half_written.touch()
 
-    def run_master(folder, bind):
+    def run_master(folder, bind, *, pages):
         assert (folder, bind) == (tmp_path, "127.0.0.1:7000")
         with pytest.raises(FolderInUseError):
             RunFolder(tmp_path).require_unused()
@@ -35,6 +40,6 @@ def test_nobody_else_gets_the_folder_while_its_master_lives(loaded, tmp_path, mo
 
 
 def test_the_ledger_decides_between_two_masters(loaded, tmp_path, monkeypatch):
-    monkeypatch.setattr(program, "run_master", lambda folder, bind: 75)
+    monkeypatch.setattr(program, "run_master", lambda folder, bind, *, pages: 75)
     with RunFolder(tmp_path).locked():
         assert run_as_master(loaded, bind="127.0.0.1:0", launcher_address=None) == 75

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from clicks import settings_of, write_clicks
 
 import ctr_pipeline
@@ -20,6 +21,7 @@ def run_with(tmp_path, name, embeddings, **keys):
     return ctr_pipeline.run(settings, **keys)
 
 
+@pytest.mark.slow
 def test_a_limit_changes_where_rows_lie_and_nothing_else(tmp_path):
     write_clicks(tmp_path / "rows.tsv", 2000)
     free = run_with(tmp_path, "free", {})

@@ -6,7 +6,6 @@ import artefact_mistakes
 import config_mistakes
 import daily_mistakes
 import data_mistakes
-import database_mistakes
 import feature_mistakes
 import general_mistakes
 import hostile_mistakes
@@ -38,7 +37,6 @@ MISTAKES = (
     *recordio_mistakes.ROW_MISTAKES,
     *object_mistakes.ROW_MISTAKES,
     *partition_mistakes.ROW_MISTAKES,
-    *database_mistakes.ROW_MISTAKES,
     *query_mistakes.ROW_MISTAKES,
     *spark_mistakes.ROW_MISTAKES,
     *daily_mistakes.ROW_MISTAKES,

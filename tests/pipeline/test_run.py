@@ -357,6 +357,7 @@ def variables_of(export):
     }
 
 
+@pytest.mark.slow
 def test_exporting_alone_holds_few_rows_and_writes_the_same(out, tmp_path, monkeypatch):
     shutil.copytree(out, tmp_path / "out")
     loaded = load_config(
@@ -393,6 +394,7 @@ def test_exporting_alone_holds_few_rows_and_writes_the_same(out, tmp_path, monke
     assert list((tmp_path / "out/cache").glob(".*")) == []
 
 
+@pytest.mark.slow
 def test_an_export_that_is_stopped_while_rows_are_released_is_gone(out, tmp_path, monkeypatch):
     shutil.copytree(out, tmp_path / "out")
     loaded = load_config(
@@ -593,6 +595,7 @@ class Listening(SilentProgress):
         self.said.append(text)
 
 
+@pytest.mark.slow
 def test_a_watched_training_says_and_keeps_where_its_time_went(world, tmp_path):
     loaded, progress = small(world, tmp_path / "out"), Listening()
     result = train(loaded, profile=True, progress=progress)
@@ -612,6 +615,7 @@ def test_a_watched_training_says_and_keeps_where_its_time_went(world, tmp_path):
     assert "profile" not in train(loaded, overwrite=True, progress=SilentProgress()).paths
 
 
+@pytest.mark.slow
 def test_automatic_features(world, tmp_path):
     loaded = small(world, tmp_path / "out", features="auto")
     train(loaded, progress=SilentProgress())

@@ -1,12 +1,15 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import yaml
+from waiting import wait_until
 
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.embeddings.cut_storage import CutStorage
@@ -137,6 +140,27 @@ def test_lock_of_another_process_is_respected_and_goes_with_it(run):
 def test_lock_is_refused_twice_in_one_process_too(run):
     with run.locked(), pytest.raises(RunFolderError, match="another run"):
         run.locked().__enter__()
+
+
+def test_the_next_of_a_series_waits_until_the_one_before_has_ended(run):
+    told, entered = [], threading.Event()
+
+    def go_on():
+        with run.locked(series="0a1b", on_wait=told.append):
+            entered.set()
+
+    with run.locked(series="0a1b"):
+        heir = threading.Thread(target=go_on)
+        heir.start()
+        wait_until(lambda: told)
+        with pytest.raises(FolderInUseError, match=f"process {os.getpid()}"):
+            run.locked(series="another job").__enter__()
+        assert run.user_process() == os.getpid()
+        assert not entered.is_set()
+    heir.join(10)
+    assert entered.is_set()
+    name = f"process {os.getpid()} on {socket.gethostname()}"
+    assert told == [f"waits until {name} has ended, to go on with its work"]
 
 
 def test_whether_a_folder_is_in_use_is_asked_without_changing_it(used):

@@ -17,6 +17,8 @@ from ctr_pipeline.errors import ConfigError, RunFolderError
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS, SHARE = 30_000, 0.1
 
 

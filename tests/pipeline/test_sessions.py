@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from fake_runs import scored_rows, write_run
 
+from ctr_pipeline.apps.live import read_whole
 from ctr_pipeline.apps.runs import decide_state, format_state, list_runs, read_run_status
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.errors import DataError, Interrupted, RunFolderError
@@ -247,6 +248,19 @@ def test_a_prepared_job_is_resumed_as_one(tmp_path):
         raise DataError("is empty")
     status = read_run_status(run)
     assert status.resume == f"ctrpipe train {run.path} --prepare-only --resume"
+
+
+def test_a_run_whose_job_is_being_prepared_is_shown_without_it(tmp_path):
+    run = RunFolder(write_run(tmp_path / "run", *scored_rows()))
+    (run.path / "metrics.json").unlink()
+    run.job.mkdir()
+    with run.locked(), SessionLog(run.sessions, StageTimes(), command="run", resumes=False):
+        status = read_whole(run)
+    assert status.job is None
+    assert status.run.state == "running"
+    # Nobody prepares it any more.
+    with pytest.raises(RunFolderError, match="no job was prepared"):
+        read_whole(run)
 
 
 def test_a_resumption_is_told():

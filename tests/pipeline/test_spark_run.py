@@ -73,8 +73,8 @@ def analyze(folder, config: dict, *, by_spark: bool) -> tuple[dict, list[pa.Tabl
     path.write_text(yaml.safe_dump({**config, "output": str(run)}))
     assert main(["analyze", str(path), "-q"]) == 0
     found = json.loads((run / "statistics.json").read_text())
-    # Of the whole.
-    del found["crc32"]
+    # The fingerprint of the rows is of what was read here; the checksum is of the whole.
+    del found["crc32"], found["fingerprint"]
     tables = [pq.read_table(file) for file in sorted((run / "vocabularies").iterdir())]
     return found, tables
 
@@ -88,7 +88,7 @@ def assert_the_same(folder, config: dict) -> dict:
     return there[0]
 
 
-@pytest.mark.parametrize("weight", [None, TIMES])
+@pytest.mark.parametrize("weight", [pytest.param(None, marks=pytest.mark.nightly), TIMES])
 def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
     names = ["click", *HOSTILE, TIMES]
     for place, split in enumerate(("train-0", "train-1", "valid", "test")):
@@ -121,7 +121,7 @@ def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
     assert (found["weighted_label_rate"] is None) is (weight is None)
 
 
-@pytest.mark.parametrize("weight", [None, "times"])
+@pytest.mark.parametrize("weight", [None, pytest.param("times", marks=pytest.mark.nightly)])
 def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path, weight):
     chance = np.random.default_rng(3)
     for day in ("1", "2", "3"):
@@ -147,6 +147,49 @@ def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path, wei
     }
     found = assert_the_same(tmp_path, config)
     assert found["num_rows"] == 540
+
+
+PAIRS = (
+    "age= 31 ;city=Köln;;other=1;other=2",
+    " city = a=b ; age=",
+    "age=NA;city=NA;\u3000",
+    "age=-0;city=x'; DROP TABLE y",
+    "",
+    "NA",
+    "age=1e2;city=a\\Eb",
+    # Bad rows: no pair, no key, a key twice, no number.
+    "age=7;city",
+    "=7;city=a",
+    "age=7; age=8",
+    "age=7;city=a;city=a",
+    "age=7y",
+)
+
+
+@pytest.mark.parametrize("kept_as", ["csv", "parquet"])
+def test_of_keys_in_texts_of_pairs(tmp_path, kept_as):
+    """Also the label and the weights, where the rows are Parquet files."""
+    cut = {"column": "profile", "pairs": ";", "value": "=", "keys": ["age", "city"]}
+    lines = [(n * 7919 % 100 < 30, PAIRS[n % len(PAIRS)], n % 4) for n in range(600)]
+    data = {"label": "click", "missing_values": ["NA"], "key_value": cut}
+    data |= {"bad_rows": "skip", "max_bad_fraction": 0.6}
+    if kept_as == "csv":
+        rows = [f"{click:d},{profile}" for click, profile, _ in lines]
+        for split in ("train", "valid", "test"):
+            data[split] = str(tmp_path / f"{split}.csv")
+            (tmp_path / f"{split}.csv").write_text("\n".join(["click,profile", *rows]) + "\n")
+    else:
+        texts = [f"click={click:d};times={times};{text}" for click, text, times in lines]
+        cut["keys"] += ["click", "times"]
+        data |= {"train": str(tmp_path / "rows.parquet"), "weight": "times"}
+        pq.write_table(pa.table({"profile": pa.array(texts, pa.large_string())}), data["train"])
+    features = [
+        {"columns": "age", "number": ["standardize"]},
+        {"columns": "city", "id": "vocabulary", "number": "target_encode"},
+    ]
+    found = assert_the_same(tmp_path, {"data": data, "features": features})
+    assert found["columns"]["city"]["num_missing"] > 0
+    assert 0 < found["num_rows"] < 600
 
 
 def test_rows_over_several_lines_are_refused(tmp_path, capfd):

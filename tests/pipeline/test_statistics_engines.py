@@ -10,7 +10,10 @@ import yaml
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config.models import AnalysisConfig
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.pipeline.stages.statistics_engines import choosing
+from ctr_pipeline.pipeline.stages.statistics_engines.choosing import (
+    open_engine,
+    prepare_engine,
+)
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.statistics_engines import STATISTICS_ENGINES, StatisticsEngineKind
 
@@ -23,14 +26,14 @@ class Able:
     def has_rows(self, source):
         return source is FILES
 
-    def prepare(self, request):
-        return lambda: type(self).__name__
+    def prepare(self, rows):
+        return type(self).__name__
 
 
 class Unable(Able):
     """Has the rows and cannot compute what is asked for."""
 
-    def prepare(self, request):
+    def prepare(self, rows):
         raise StatisticsError("is a list", place="column 'x'")
 
 
@@ -51,34 +54,33 @@ class Notes(SilentProgress):
         self.lines.append(message)
 
 
-def ask(monkeypatch, engines, analysis=None):
-    """What was computed by a registry of these engines, all automatic, and what was logged."""
+def ask(engines, analysis=None):
+    """What is prepared by a registry of these engines, all automatic, and what was logged."""
     kinds = {
         one.__name__: StatisticsEngineKind(
             one.__name__, one.__name__, f"{__name__}:{one.__name__}", "", is_automatic=True
         )
         for one in engines
     }
-    monkeypatch.setattr(choosing, "STATISTICS_ENGINES", kinds)
     config = SimpleNamespace(analysis=analysis and SimpleNamespace(engine=analysis))
     progress = Notes()
-    request = SimpleNamespace(config=config, source=FILES, progress=progress)
-    return choosing.compute_statistics(request), progress.lines
+    rows = SimpleNamespace(config=config, source=FILES, progress=progress)
+    return prepare_engine(rows, kinds), progress.lines
 
 
-def test_the_first_that_has_the_rows_is_asked(monkeypatch):
-    assert ask(monkeypatch, [Elsewhere, Able]) == ("Able", [])
+def test_the_first_that_has_the_rows_is_asked():
+    assert ask([Elsewhere, Able]) == ("Able", [])
 
 
-def test_the_next_is_asked_where_one_cannot(monkeypatch):
+def test_the_next_is_asked_where_one_cannot():
     said = ["Statistics are not computed by Unable: column 'x': is a list"]
-    assert ask(monkeypatch, [Unable, Able]) == ("Able", said)
+    assert ask([Unable, Able]) == ("Able", said)
 
 
-def test_one_that_is_named_is_the_only_one_asked(monkeypatch):
-    assert ask(monkeypatch, [Able, Elsewhere], "Elsewhere") == ("Elsewhere", [])
+def test_one_that_is_named_is_the_only_one_asked():
+    assert ask([Able, Elsewhere], "Elsewhere") == ("Elsewhere", [])
     with pytest.raises(StatisticsError, match="is a list"):
-        ask(monkeypatch, [Unable, Able], "Unable")
+        ask([Unable, Able], "Unable")
 
 
 def test_the_config_offers_every_engine():
@@ -91,7 +93,7 @@ def test_the_config_offers_every_engine():
 @pytest.mark.parametrize("name", STATISTICS_ENGINES)
 def test_every_engine_opens_and_options_are_keys(name):
     kind = STATISTICS_ENGINES[name]
-    assert all(hasattr(choosing._open(kind), method) for method in ("has_rows", "check", "prepare"))
+    assert all(hasattr(open_engine(kind), method) for method in ("has_rows", "check", "prepare"))
     assert set(kind.options) <= set(AnalysisConfig.model_fields)
 
 

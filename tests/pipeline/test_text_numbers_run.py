@@ -12,6 +12,8 @@ from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.progress import SilentProgress
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS = 1500
 
 

@@ -16,6 +16,8 @@ from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
+pytestmark = pytest.mark.slow
+
 NUM_ROWS, THINNING = 30_000, 5
 
 

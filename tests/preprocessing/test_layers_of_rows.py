@@ -1,5 +1,7 @@
 """Layers that take the rows of many columns at once give what each gives for its own row."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,9 +36,12 @@ INTERVALS = [
     IntervalIds([1.0, 1.0, 2.0], [5, 4, 3, 2], 9),
 ]
 LOOKUPS = {
-    "one other id, missing": [IndexLookup(["a", "é"], missing_id=9), IndexLookup([], missing_id=5)],
-    "no other id": [IndexLookup(["b"], 0), IndexLookup(["a", "zz", " a"], 0)],
-    "many other ids": [IndexLookup(["a"], 7), IndexLookup(["zz", "b"], 7)],
+    "one other id, missing": [
+        partial(IndexLookup, ["a", "é"], missing_id=9),
+        partial(IndexLookup, [], missing_id=5),
+    ],
+    "no other id": [partial(IndexLookup, ["b"], 0), partial(IndexLookup, ["a", "zz", " a"], 0)],
+    "many other ids": [partial(IndexLookup, ["a"], 7), partial(IndexLookup, ["zz", "b"], 7)],
 }
 
 
@@ -58,7 +63,7 @@ def test_intervals():
 
 @pytest.mark.parametrize("kind", LOOKUPS)
 def test_lookups(kind):
-    layers = LOOKUPS[kind]
+    layers = [make() for make in LOOKUPS[kind]]
     rows_CB = tf.constant([np.roll(TEXTS, n) for n in range(len(layers))])
     found = IndexLookup.of_rows(layers, rows_CB).numpy()
     expected = [layer(row).numpy() for layer, row in zip(layers, rows_CB, strict=True)]

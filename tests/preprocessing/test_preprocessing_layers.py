@@ -22,7 +22,7 @@ from ctr_pipeline.preprocessing import (
     Normalizer,
     NumberLookup,
     RoundIdentity,
-    SequenceSlots,
+    SequenceElements,
     Standardize,
     VectorNumbers,
 )
@@ -58,6 +58,7 @@ NUMBER_LAYERS = [
 TEXTS = np.array([["a"], [""], ["é"], ["line\nbreak"], ["other"]], object)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [*TEXT_LAYERS, *TEXT_NUMBER_LAYERS, *NUMBER_LAYERS])
 def test_config_and_saved_model_round_trip(build, tmp_path):
     layer = build()
@@ -143,11 +144,11 @@ def test_number_lookup():
     assert np.isnan(NumberLookup(["7"], [2.5])([""]).numpy()[0])
 
 
-def test_sequence_slots_round_trip():
-    layer = SequenceSlots(
+def test_sequence_positions_round_trip():
+    layer = SequenceElements(
         Hashing(97), padding_id=98, max_length=2, keep="first", pooling="sum", weights=True
     )
-    again = SequenceSlots.from_config(layer.get_config())
+    again = SequenceElements.from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
     texts = tf.constant(["a:2|b|c", "", "||d"])
     for found, expected in zip(again(texts), layer(texts), strict=True):
@@ -157,7 +158,7 @@ def test_sequence_slots_round_trip():
     np.testing.assert_array_equal(ids, [[a, b], [98, 98], [d, 98]])
     np.testing.assert_array_equal(coefficients, [[2, 1], [0, 0], [1, 0]])
     with pytest.raises(ValueError, match="pooling"):
-        SequenceSlots(Hashing(97), padding_id=98, pooling="avg")
+        SequenceElements(Hashing(97), padding_id=98, pooling="avg")
 
 
 def test_vector_numbers_round_trip():

@@ -181,8 +181,8 @@ def test_fields_of_one_table(tmp_path):
     assert [field.num_ids for field in plan.fields] == [5, 11, 11, 12]
     # The padding id of the sequence is one that the others never have.
     assert [(table.name, table.num_ids) for table in plan.tables] == [("x", 5), ("item", 12)]
-    assert plan.slot_tables == (0, 1, 1, 1, 1, 1)
-    assert not plan.has_table_a_slot
+    assert plan.position_tables == (0, 1, 1, 1, 1, 1)
+    assert not plan.has_table_a_position
     plan.save(tmp_path / PLAN_FILE)
     assert load_plan(tmp_path / PLAN_FILE) == plan
 
@@ -215,13 +215,13 @@ def test_each_field_of_a_feature_has_a_table_of_its_own(tmp_path):
         of_table("t", text_spec("to", dates)),
     )
     assert [table.name for table in plan.tables] == ["a.1", "a.2", "t.hour", "t.weekday"]
-    assert plan.slot_tables == (0, 1, 0, 1, 2, 3, 2, 3)
+    assert plan.position_tables == (0, 1, 0, 1, 2, 3, 2, 3)
 
 
 def test_without_sharing_each_field_has_a_table(tmp_path):
     plan = plan_of(tmp_path, text_spec("a", HASH), text_spec("b", HASH))
-    assert plan.slot_tables == (0, 1)
-    assert plan.has_table_a_slot
+    assert plan.position_tables == (0, 1)
+    assert plan.has_table_a_position
 
 
 def test_names_of_tables_that_meet_by_chance_are_refused(tmp_path):

@@ -68,6 +68,7 @@ def test_to_ragged_of_ragged(tmp_path):
     assert ToRagged()(inner).to_list() == [[[1], [2, 3]], [], [[]]]
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.text(st.sampled_from("ab,é"), max_size=6), min_size=2, max_size=2)))
 def test_to_ragged_cuts_as_python_does(rows):
@@ -176,6 +177,7 @@ def test_rows_of_rows_of_ids():
     np.testing.assert_allclose(found[1], [table[3], [0, 0]], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sparse", "ragged", "dense"])
 def test_sparse_embedding_trains_the_vectors_of_its_ids_alone(kind):
     keras.utils.set_random_seed(3)

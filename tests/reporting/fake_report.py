@@ -1,19 +1,31 @@
 """Made-up but lifelike report data, for tests and for looking at the page."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 
 from ctr_pipeline.dataset.bad_rows import BadRow, BadRows
 from ctr_pipeline.dataset.ingested import SplitRows
+from ctr_pipeline.distributed.coordination.job.status import MemberStatus
+from ctr_pipeline.distributed.coordination.members import MemberEnd
+from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
+from ctr_pipeline.distributed.master.status import (
+    NO_ERRORS,
+    CheckpointStatus,
+    JobEvent,
+    JobView,
+    RecordCounts,
+    TableUse,
+    price_disruptions,
+)
+from ctr_pipeline.distributed.master.timeline import JobMoment
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
 from ctr_pipeline.reporting.data import (
-    JobSummary,
     LeftOutColumn,
-    MemberUse,
+    LiveData,
     PlanRow,
-    Recovery,
     ReportData,
     StageTiming,
 )
@@ -31,7 +43,7 @@ from ctr_pipeline.statistics import (
     ValueCount,
     VocabularyStatistics,
 )
-from ctr_pipeline.training.history import EpochRecord
+from ctr_pipeline.training.history import EpochRecord, WorldRecord
 from ctr_pipeline.training.profile import Stage, StageTime, TrainingProfile
 
 TRAINING_PROFILE = TrainingProfile(
@@ -61,34 +73,202 @@ TRAINING_PROFILE = TrainingProfile(
 NUM_ROWS = 160_000
 LABEL_RATE = 0.2567
 
-JOB = JobSummary(
-    num_total=320_000,
-    num_trained=320_000,
-    num_repeated=24_576,
-    num_dropped=0,
-    members=tuple(
-        MemberUse(
-            name=name,
-            restarts=restarts,
-            cpu_seconds=seconds,
-            rss_bytes=megabytes << 20,
-            rows_held=rows,
-            bytes_moved=moved << 20,
-        )
-        for name, restarts, seconds, megabytes, rows, moved in (
-            ("master-0", 0, 2.1, 86, 0, 0),
-            ("ps-0", 1, 9.7, 171, 142_060, 1211),
-            ("worker-0", 0, 31.0, 812, 0, 1207),
-        )
+JOB_BEGAN = 1_773_480_000.0
+
+
+def a_member(role, index, *, restarts=0, state="finished", loads=None, **stats):
+    return MemberStatus(
+        role=role,
+        index=index,
+        pid=4000 + index,
+        host="here",
+        address="" if role == "worker" else "127.0.0.1:7000",
+        metrics_address="",
+        state=state,
+        restarts=restarts,
+        last_end=MemberEnd("parameter server 0 was killed (signal 9)", -9) if restarts else None,
+        stats=MemberStats(loads=loads, **stats),
+    )
+
+
+def partition_loads(first, num_tables=5):
+    partitions = tuple(range(first, 64, 2))
+    return PartitionLoads(
+        partitions=partitions,
+        rows=tuple(2_000 + 37 * one for one in partitions),
+        row_bytes=tuple((2_000 + 37 * one) * 137 for one in partitions),
+        pulled_keys=tuple(90_000 + (13 * one) % 29 * 2_000 for one in partitions),
+        pushed_keys=tuple(80_000 + (13 * one) % 29 * 1_900 for one in partitions),
+        table_rows=tuple(30_000 // (1 + 3 * table) for table in range(num_tables)),
+        bytes_a_row=137,
+    )
+
+
+JOB_EVENTS = (
+    JobEvent(
+        JOB_BEGAN + 95,
+        "worker 2 was killed (signal 9)",
+        "3 leased tasks are given to others",
+        None,
+        is_disruption=True,
+        repeated=0,
     ),
-    recoveries=(
-        Recovery(
-            what="parameter server 0 was killed (signal 9)",
-            done="the job goes back to checkpoint 3",
-            seconds=3.4,
-        ),
+    JobEvent(
+        JOB_BEGAN + 200,
+        "parameter server 0 was killed (signal 9)",
+        "the job goes back to checkpoint 3",
+        None,
+        is_disruption=True,
+        repeated=512,
+    ),
+    JobEvent(
+        JOB_BEGAN + 203.4,
+        "the job has recovered",
+        "24,064 records are trained again",
+        3.4,
+        repeated=24_576,
+    ),
+    JobEvent(
+        JOB_BEGAN + 260,
+        "another number of workers is asked for",
+        "2, 1 to 4",
+        None,
+        repeated=24_576,
     ),
 )
+
+
+def a_job(**changes):
+    """A job that has finished, unless it is said otherwise."""
+    timeline = tuple(
+        JobMoment(
+            time=JOB_BEGAN + 5.0 * place,
+            workers=3 if 3 < place < 19 or 22 < place < 52 else 2,
+            servers=1 if 40 <= place < 41 else 2,
+            trained=1_000 * place,
+            samples_per_second=0.0 if place == 40 else 900.0 + 310.0 * ((place * 7) % 5) / 5,
+        )
+        for place in range(66)
+    )
+    tables = tuple(
+        TableUse(name, features, num_ids, rows, rows * 137)
+        for name, features, num_ids, rows in (
+            ("C1", ("C1",), 1_400, 1_390),
+            ("C3", ("C3",), 90_000, 61_204),
+            ("C4", ("C4",), 70_000, 44_871),
+            ("items", ("clicked_items", "item_id"), 120_000, 33_000),
+            ("C20", ("C20",), 4, 4),
+        )
+    )
+    job = JobView(
+        job="criteo-deepfm",
+        state="finished",
+        reason="",
+        traceback="",
+        answering=True,
+        generation=2,
+        epoch=1,
+        epochs=2,
+        step=320,
+        tasks_done=40,
+        tasks_total=40,
+        records=RecordCounts(total=320_000, trained=320_000, repeated=24_576, dropped=0),
+        samples_per_second=1_211.0,
+        train_logloss=0.4421,
+        checkpoint=CheckpointStatus(number=7, step=310, age_seconds=4.0, best=6),
+        auc=0.7712,
+        history=(),
+        best_epoch=0,
+        workers_wanted=3,
+        members=(
+            a_member("master", 0, rss_bytes=86 << 20, cpu_seconds=2.1),
+            a_member(
+                "ps",
+                0,
+                restarts=1,
+                rss_bytes=171 << 20,
+                cpu_seconds=9.7,
+                rows_held=142_060,
+                bytes_received=700 << 20,
+                bytes_sent=511 << 20,
+                loads=partition_loads(0),
+            ),
+            a_member(
+                "ps",
+                1,
+                rss_bytes=160 << 20,
+                cpu_seconds=9.1,
+                rows_held=131_911,
+                bytes_received=690 << 20,
+                bytes_sent=500 << 20,
+                loads=partition_loads(1),
+            ),
+            a_member(
+                "worker",
+                0,
+                rss_bytes=812 << 20,
+                cpu_seconds=31.0,
+                samples_per_second=603.0,
+                bytes_received=600 << 20,
+                bytes_sent=607 << 20,
+            ),
+            a_member(
+                "worker",
+                1,
+                rss_bytes=809 << 20,
+                cpu_seconds=30.2,
+                samples_per_second=608.0,
+                bytes_received=600 << 20,
+                bytes_sent=607 << 20,
+            ),
+            a_member("worker", 2, state="left"),
+        ),
+        dropped_tasks=(),
+        refused_reports=0,
+        events=JOB_EVENTS,
+        master_errors=NO_ERRORS,
+        final_metrics=(),
+        timeline=timeline,
+        disruptions=price_disruptions(JOB_EVENTS, 24_576),
+        tables=tables,
+    )
+    return replace(job, **changes)
+
+
+JOB = a_job()
+
+WORLDS = (
+    WorldRecord(version=1, size=2, step_rows=2_048, step=0, seconds=3.1, steps_repeated=0),
+    WorldRecord(version=2, size=1, step_rows=1_048, step=140, seconds=0.4, steps_repeated=1),
+    WorldRecord(version=3, size=2, step_rows=2_048, step=188, seconds=2.2, steps_repeated=0),
+)
+
+
+def live_data(**changes):
+    """A run of several processes in the middle of its training."""
+    job = a_job(
+        state="training",
+        tasks_done=12,
+        members=tuple(
+            replace(one, state="running" if one.state == "finished" else one.state)
+            for one in JOB.members
+        ),
+        records=RecordCounts(total=320_000, trained=61_500, repeated=24_576, dropped=0),
+        epoch=0,
+    )
+    values = {
+        "name": "criteo-deepfm",
+        "model": "",
+        "created": datetime(2026, 3, 14, 9, 26, 5, tzinfo=UTC),
+        "run_folder": "runs/criteo-deepfm",
+        "config_yaml": "",
+        "history": tuple(history()[:2]),
+        "job": job,
+        "state": "training",
+        "epochs": 2,
+    }
+    return LiveData(**(values | changes))
+
 
 CONFIG = """\
 name: criteo-deepfm

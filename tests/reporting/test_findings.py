@@ -1,7 +1,8 @@
 import pytest
-from fake_report import JOB, evaluation, lifelike_report, parity_proof
+from fake_report import a_job, evaluation, lifelike_report, parity_proof
 
 from ctr_pipeline.dataset.ingested import SplitRows
+from ctr_pipeline.distributed.master.status import RecordCounts
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.reporting.data import LeftOutColumn, PlanRow
@@ -66,11 +67,11 @@ def changed(**fields):
         ),
         (
             {},
-            "good: The job recovered once from a failure, in at most 3.4 s; no record was lost, "
+            "good: The job recovered 2 times from a failure, in at most 3.4 s; no record was lost, "
             "24,576 were trained again.",
         ),
         (
-            {"job": JOB.model_copy(update={"num_dropped": 64})},
+            {"job": a_job(records=RecordCounts(320_000, 319_936, 0, 64))},
             "look: 64 of 320,000 records were given up",
         ),
         ({"notes": ("Disk was slow.",)}, "note: Disk was slow."),

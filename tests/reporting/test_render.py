@@ -127,8 +127,12 @@ def test_everything_the_run_knows_is_shown(full):
         "TensorFlow 2.21.0",
         "proved on 1,000 rows",
         "320,000 of 320,000",
-        "ps-0 1 9.7 s 171 MB 142,060 1.18 GB",
-        "parameter server 0 was killed (signal 9) the job goes back to checkpoint 3 3.4 s",
+        "ps-0 finished 142,060 rows 171 MB 1.18 GB 9.7 s 1 parameter server 0 was killed",
+        "parameter server 0 was killed (signal 9): the job goes back to checkpoint 3 "
+        "24,064 records repeated, 3.4 s lost",
+        "Another number of workers is asked for: 2, 1 to 4",
+        "items: clicked_items, item_id 4.31 MB 33 k",
+        "ps-1 32 101,888 13.3 MB 3.75 M 49.7 %",
         "152,833",
         "240 bytes a row, index included",
         "runs/criteo-deepfm/export/1",
@@ -398,6 +402,7 @@ def test_notes_of_statistics_are_said_once():
     assert html.count("Quantiles are exact.") == 1
 
 
+@pytest.mark.slow
 def test_many_features_stay_within_a_few_megabytes():
     html = render_report(lifelike_report(200, 400))
     page = assert_well_formed(html)

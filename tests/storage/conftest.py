@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from http_faults import FaultyStore
 from proxy import FaultyProxy
-from store_servers import BUCKET, KEY_ID, SECRET, SERVERS, find_program, serve
+from store_servers import BUCKET, SERVERS, find_program, serve, variables_of
 
 from ctr_pipeline.storage.object_store import ObjectStore, Patience
 from ctr_pipeline.storage.opening import open_storage
@@ -47,13 +47,7 @@ def open_store(request, monkeypatch):
         used.append(server)
         for old in [one for one in os.environ if one.startswith("AWS_")]:
             monkeypatch.delenv(old)
-        for variable, value in {
-            "AWS_ENDPOINT_URL": f"http://{server.faults.address}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": KEY_ID,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_REGION": "us-east-1",
-        }.items():
+        for variable, value in variables_of(server.faults.address).items():
             monkeypatch.setenv(variable, value)
         patience = Patience(first_pause_seconds=0.01, give_up_seconds=30)
         return server, ObjectStore(f"s3://{BUCKET}/{uuid.uuid4().hex}", patience=patience)

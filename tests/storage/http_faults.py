@@ -22,6 +22,8 @@ class Fault:
 
     Attributes:
         status: The proxy answers so, and the store sees nothing; 0: the store answers.
+        code: As S3 names the error; empty: that which goes with the status.
+        more: XML that the answer holds beside the code.
         loses_answer: The store does it, and the connection is reset before its answer.
         cuts_body: The connection is reset in the middle of the answer's body.
     """
@@ -29,6 +31,8 @@ class Fault:
     method: str
     times: int = 1
     status: int = 0
+    code: str = ""
+    more: str = ""
     loses_answer: bool = False
     cuts_body: bool = False
 
@@ -62,7 +66,9 @@ class FaultyStore:
         Handler.plan, Handler.target = plan, staticmethod(target)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
         self._thread.start()
 
     @property
@@ -88,6 +94,8 @@ class FaultyStore:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Else an answer of two pieces takes 40 ms.
+    disable_nagle_algorithm = True
     plan: Any
     target: Any
 
@@ -95,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.plan.next(self.command, self.path)
         if fault is not None and fault.status:
-            self._answer(fault.status)
+            self._answer(fault)
             return
         host, _, port = self.target().rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=30)
@@ -132,9 +140,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve
 
-    def _answer(self, status: int) -> None:
-        body = f"<Error><Code>{_CODES[status]}</Code><Message>planned</Message></Error>".encode()
-        self.send_response_only(status)
+    def _answer(self, fault: Fault) -> None:
+        code = fault.code or _CODES[fault.status]
+        content = f"<Code>{code}</Code><Message>planned</Message>{fault.more}"
+        body = f"<Error>{content}</Error>".encode()
+        self.send_response_only(fault.status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -1,18 +1,24 @@
 """Real S3 servers for tests, on loopback ports of their own: moto and SeaweedFS.
 
 They are installed by `make stores`, in an environment of their own; `CTRPIPE_STORES` may name
-another one.
+another one. A command runs beside one of them, with its variables in the environment, by
+
+    python tests/storage/store_servers.py seaweedfs ctrpipe run CONFIG --set output=s3://BUCKET/run
+
+where BUCKET is `runs-of-tests`.
 """
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import obstore
@@ -60,13 +66,30 @@ def serve(server: str, folder: Path) -> Iterator[str]:
         process.wait()
 
 
+def variables_of(address: str) -> dict[str, str]:
+    """What the environment of a client of a server holds.
+
+    Args:
+        address: `host:port`.
+    """
+    return {
+        "AWS_ENDPOINT_URL": f"http://{address}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+    }
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nothing listens at."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports of the loopback that nobody has, and that the system gives to nobody."""
+    found: set[int] = set()
+    while len(found) < count:
+        # Below those that it takes for connections, of which tests open many.
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.add(port)
+    return list(found)
 
 
 def _seaweedfs_arguments(folder: Path, port: int, others: list[int]) -> list[str]:
@@ -85,7 +108,7 @@ def _seaweedfs_arguments(folder: Path, port: int, others: list[int]) -> list[str
     return [
         "server", "-filer", "-s3", f"-s3.port={port}", f"-dir={folder / 'data'}",
         "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
-        "-master.volumeSizeLimitMB=64", "-volume.max=20", f"-s3.config={folder / 's3.json'}",
+        "-master.volumeSizeLimitMB=64", "-volume.max=100", f"-s3.config={folder / 's3.json'}",
         "-s3.port.iceberg=0", "-s3.port.lance=0",
         *(f"-{name}={other}" for name, other in zip(names, others, strict=False)),
     ]  # fmt: skip
@@ -122,3 +145,17 @@ def _put_first_object(address: str) -> None:
     )
     obstore.put(store, "first", b"")
     obstore.delete(store, "first")
+
+
+def _main() -> int:
+    server, *command = sys.argv[1:]
+    if find_program("weed" if server == "seaweedfs" else "moto_server") is None:
+        sys.exit("There are no servers: run 'make stores'")
+    with tempfile.TemporaryDirectory() as folder, serve(server, Path(folder)) as address:
+        return subprocess.run(
+            command, check=False, env={**os.environ, **variables_of(address)}
+        ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.errors import CheckpointError, StorageError
 from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter, FencedError
-from ctr_pipeline.storage.commits import Slot
+from ctr_pipeline.storage.commits import CommitId
 from ctr_pipeline.storage.protocol import (
     ObjectExistsError,
     ObjectMissingError,
@@ -102,7 +102,9 @@ def texts_of(reader, manifest):
 
 
 def retain_newest(writer, keep):
-    writer.retain([slot for slot in writer.slots() if writer.manifest(slot)][:keep])
+    writer.retain(
+        [commit_id for commit_id in writer.commit_ids() if writer.manifest(commit_id)][:keep]
+    )
 
 
 def test_a_commit_is_read_with_its_parts_and_state(storage):
@@ -150,7 +152,7 @@ def test_a_writer_that_never_committed_is_replaced_as_well(storage):
     for old in writers[:2]:
         with pytest.raises(FencedError):
             commit(old, "late")
-    assert commit(writers[2], "one").slot == Slot(3, 0)
+    assert commit(writers[2], "one").commit_id == CommitId(3, 0)
 
 
 def test_the_newest_commits_stay_and_pinned_ones_beside_them(storage):
@@ -161,7 +163,7 @@ def test_the_newest_commits_stay_and_pinned_ones_beside_them(storage):
     later = [commit(writer, str(number)) for number in range(4)]
     retain_newest(writer, 2)
     assert texts_of(reader, pinned) == ["zero!"]
-    assert reader.slots()[:3] == [later[3].slot, later[2].slot, pinned.slot]
+    assert reader.commit_ids()[:3] == [later[3].commit_id, later[2].commit_id, pinned.commit_id]
     assert {one.key for one in storage.list("parts")} == {
         part.key for one in (pinned, *later[2:]) for part in one.parts
     }
@@ -195,10 +197,10 @@ def test_what_is_pinned_while_retention_is_under_way_stays(calls):
     one = commit(writer, "one")
     reader.newest()
     commit(writer, "two")
-    lists = [[one.slot], *[None] * 9]
-    now = reader.slots
+    lists = [[one.commit_id], *[None] * 9]
+    now = reader.commit_ids
     # The consumer listed the commits before there was a second one.
-    reader.slots = lambda: lists.pop(0) or now()
+    reader.commit_ids = lambda: lists.pop(0) or now()
     pinned = []
     storage.meanwhile = [*[lambda: None] * calls, lambda: pinned.append(reader.pin("scores"))]
     writer.retain(())
@@ -253,15 +255,15 @@ def test_a_damaged_commit_is_followed_and_goes(storage):
     reader = CommitReader(storage)
     with pytest.raises(CheckpointError, match="cannot be parsed"):
         reader.newest()
-    assert reader.manifest(first.slot) == first
+    assert reader.manifest(first.commit_id) == first
     successor = CommitWriter(storage)
     with pytest.raises(FencedError):
         commit(writer, "late")
     third = commit(successor, "three")
     assert CommitReader(storage).newest() == third
-    successor.retain([first.slot])
+    successor.retain([first.commit_id])
     assert {one.key for one in storage.list("parts")} == {first.parts[0].key, third.parts[0].key}
-    assert second.slot not in reader.slots()
+    assert second.commit_id not in reader.commit_ids()
 
 
 def test_a_damaged_seal_keeps_both_generations_out(storage):
@@ -314,7 +316,7 @@ def test_a_commit_whose_answer_was_lost_is_followed_by_the_next():
         commit(writer, "one")
     writer.retain(())
     assert CommitReader(storage).newest().state == {"text": "one"}
-    assert commit(writer, "two").slot == Slot(1, 1)
+    assert commit(writer, "two").commit_id == CommitId(1, 1)
     assert CommitReader(storage).newest().state == {"text": "two"}
 
 
@@ -325,7 +327,7 @@ def test_of_two_that_take_over_at_once_one_writes():
     storage.meanwhile = [lambda: None, lambda: None, lambda: others.append(CommitWriter(storage))]
     with pytest.raises(FencedError):
         CommitWriter(storage)
-    assert commit(others[0], "two").slot == Slot(2, 0)
+    assert commit(others[0], "two").commit_id == CommitId(2, 0)
 
 
 def test_who_takes_over_waits_for_a_commit_that_was_under_way():
@@ -397,11 +399,11 @@ def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole
     def check():
         reader = CommitReader(storage)
         newest = reader.newest()
-        assert newest == max(committed, key=lambda one: one.slot, default=None)
+        assert newest == max(committed, key=lambda one: one.commit_id, default=None)
         for manifest in (newest, *pins.values()):
             if manifest is not None:
                 assert all(read_part(reader, part) for part in manifest.parts)
-        assert len({one.slot for one in committed}) == len(committed)
+        assert len({one.commit_id for one in committed}) == len(committed)
 
     queue = list(between)
     for what, member in steps:

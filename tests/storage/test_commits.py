@@ -6,11 +6,14 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.storage.commits import (
+    CommitId,
     Manifest,
     Part,
     Pin,
     Seal,
-    Slot,
+    commit_id_of,
+    commit_id_of_part,
+    commit_ids_of,
     decode_entry,
     decode_pin,
     encode_entry,
@@ -18,52 +21,51 @@ from ctr_pipeline.storage.commits import (
     manifest_key,
     part_key,
     plan_seal,
-    slot_of,
-    slot_of_part,
-    slots_of,
     superseded,
     unneeded_parts,
 )
 from ctr_pipeline.storage.protocol import check_key
 
-slots = st.builds(Slot, st.integers(0, 10**9), st.integers(0, 10**11))
-small_slots = st.builds(Slot, st.integers(0, 4), st.integers(0, 4))
+commit_ids = st.builds(CommitId, st.integers(0, 10**9), st.integers(0, 10**11))
+small_commit_ids = st.builds(CommitId, st.integers(0, 4), st.integers(0, 4))
 names = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,12}", fullmatch=True)
 parts = st.builds(
     Part,
-    st.builds(part_key, small_slots, st.from_regex("[0-9a-f]{4}", fullmatch=True), names),
+    st.builds(part_key, small_commit_ids, st.from_regex("[0-9a-f]{4}", fullmatch=True), names),
     st.integers(0, 10**12),
     st.integers(0, 2**32 - 1),
 )
 states = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3)
-manifests = st.builds(Manifest, small_slots, names, st.lists(parts, max_size=4).map(tuple), states)
+manifests = st.builds(
+    Manifest, small_commit_ids, names, st.lists(parts, max_size=4).map(tuple), states
+)
 
 
-@given(slot=slots, name=names)
-def test_names_lead_back_to_their_slots(slot, name):
-    assert slot_of(check_key(manifest_key(slot))) == slot
-    key = check_key(part_key(slot, "0a1b", name))
-    assert slot_of_part(key) == slot
-    assert slot_of(key) is None
+@given(commit_id=commit_ids, name=names)
+def test_names_lead_back_to_their_slots(commit_id, name):
+    assert commit_id_of(check_key(manifest_key(commit_id))) == commit_id
+    key = check_key(part_key(commit_id, "0a1b", name))
+    assert commit_id_of_part(key) == commit_id
+    assert commit_id_of(key) is None
 
 
-@given(st.lists(slots, unique=True))
+@given(st.lists(commit_ids, unique=True))
 def test_slots_are_found_newest_first_among_other_objects(found):
     keys = [*map(manifest_key, found), "manifests/notes.txt", "parts/000001-000000000001-ab-x"]
-    assert slots_of(keys) == sorted(
+    assert commit_ids_of(keys) == sorted(
         found, key=lambda one: (one.generation, one.number), reverse=True
     )
 
 
-@given(entry=manifests | st.builds(Seal, small_slots, names))
+@given(entry=manifests | st.builds(Seal, small_commit_ids, names))
 def test_entries_are_read_as_they_were_written(entry):
-    assert decode_entry(entry.slot, encode_entry(entry), place="") == entry
+    assert decode_entry(entry.commit_id, encode_entry(entry), place="") == entry
 
 
 @given(manifest=manifests)
 def test_pins_are_read_as_they_were_written(manifest):
     pin = decode_pin(encode_pin(manifest), place="")
-    assert pin == Pin(manifest.slot, tuple(part.key for part in manifest.parts))
+    assert pin == Pin(manifest.commit_id, tuple(part.key for part in manifest.parts))
 
 
 @given(manifest=manifests, data=st.data())
@@ -72,7 +74,7 @@ def test_a_byte_that_changed_is_noticed(manifest, data):
     place = data.draw(st.integers(0, len(written) - 1))
     written[place] ^= data.draw(st.integers(1, 255))
     try:
-        found = decode_entry(manifest.slot, bytes(written), place="")
+        found = decode_entry(manifest.commit_id, bytes(written), place="")
     except CheckpointError:
         return
     # Only where a blank became another blank.
@@ -80,39 +82,48 @@ def test_a_byte_that_changed_is_noticed(manifest, data):
 
 
 def test_another_format_is_named():
-    data = encode_entry(Seal(Slot(1, 2), "w"))
+    data = encode_entry(Seal(CommitId(1, 2), "w"))
     with pytest.raises(CheckpointError, match="cannot be parsed"):
-        decode_entry(Slot(1, 2), data[:-2], place="")
+        decode_entry(CommitId(1, 2), data[:-2], place="")
     with pytest.raises(CheckpointError, match=r"CRC differs"):
-        decode_entry(Slot(1, 2), data.replace(b'"version": 1', b'"version": 2'), place="")
+        decode_entry(CommitId(1, 2), data.replace(b'"version": 1', b'"version": 2'), place="")
 
 
 @pytest.mark.parametrize(
-    ("newest", "slot"),
+    ("newest", "commit_id"),
     [
-        (None, Slot(0, 0)),
-        (Seal(Slot(0, 0), "w"), Slot(1, 0)),
-        (Manifest(Slot(1, 4), "w", (), {}), Slot(1, 5)),
-        (Seal(Slot(1, 5), "w"), Slot(2, 0)),
+        (None, CommitId(0, 0)),
+        (Seal(CommitId(0, 0), "w"), CommitId(1, 0)),
+        (Manifest(CommitId(1, 4), "w", (), {}), CommitId(1, 5)),
+        (Seal(CommitId(1, 5), "w"), CommitId(2, 0)),
     ],
 )
-def test_the_seal_lies_where_the_writer_before_commits_next(newest, slot):
-    assert plan_seal(newest) == slot
+def test_the_seal_lies_where_the_writer_before_commits_next(newest, commit_id):
+    assert plan_seal(newest) == commit_id
 
 
-@given(slots=st.lists(small_slots, unique=True), kept=st.frozensets(small_slots))
-def test_what_is_superseded_is_neither_the_newest_nor_kept(slots, kept):
-    doomed = superseded(slots, kept=kept)
-    assert doomed == sorted(slot for slot in slots if slot not in kept and slot != max(slots))
+@given(commit_ids=st.lists(small_commit_ids, unique=True), kept=st.frozensets(small_commit_ids))
+def test_what_is_superseded_is_neither_the_newest_nor_kept(commit_ids, kept):
+    doomed = superseded(commit_ids, kept=kept)
+    assert doomed == sorted(
+        commit_id
+        for commit_id in commit_ids
+        if commit_id not in kept and commit_id != max(commit_ids)
+    )
 
 
-@given(kept=st.lists(manifests), others=st.lists(parts), pinned=st.lists(parts), before=small_slots)
+@given(
+    kept=st.lists(manifests),
+    others=st.lists(parts),
+    pinned=st.lists(parts),
+    before=small_commit_ids,
+)
 def test_parts_that_are_named_or_may_be_written_stay(kept, others, pinned, before):
     named = {part.key for one in kept for part in one.parts} | {part.key for part in pinned}
     present = [*sorted(named | {part.key for part in others}), "parts/notes.txt"]
-    pins = [Pin(Slot(0, 0), tuple(part.key for part in pinned))]
+    pins = [Pin(CommitId(0, 0), tuple(part.key for part in pinned))]
     doomed = set(unneeded_parts(present, kept=kept, pins=pins, before=before))
     for key in present:
-        slot = slot_of_part(key)
-        may_go = slot is not None and slot < before and key not in named
+        commit_id = commit_id_of_part(key)
+        may_go = commit_id is not None and commit_id < before and key not in named
         assert (key in doomed) == may_go

@@ -6,7 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ctr_pipeline.storage import ranged_reading
 from ctr_pipeline.storage.protocol import (
+    ObjectChangedError,
     ObjectExistsError,
     ObjectMissingError,
     ObjectTruncatedError,
@@ -34,6 +36,71 @@ def test_a_range_beyond_the_end_is_refused(storage, start, num_bytes):
     storage.write("ten", b"0123456789")
     with pytest.raises(ObjectTruncatedError, match="too early"):
         storage.read_range("ten", start, num_bytes)
+
+
+def test_a_range_of_another_version_is_refused(storage):
+    storage.write("one", b"0123456789")
+    version = storage.stat("one").version
+    assert storage.read_range("one", 2, 3, version=version) == b"234"
+    storage.write("one", b"abcdefghij")
+    with pytest.raises(ObjectChangedError, match=r"one: was written again while .*Let one process"):
+        storage.read_range("one", 2, 3, version=version)
+    with pytest.raises(ObjectMissingError):
+        storage.read_range("none", 2, 3, version=version)
+
+
+@pytest.mark.parametrize(
+    ("after", "error"),
+    [(b"x" * 100, ObjectChangedError), (b"short", ObjectChangedError), (None, ObjectMissingError)],
+)
+def test_an_object_that_changes_between_its_ranges_is_refused(storage, monkeypatch, after, error):
+    monkeypatch.setattr(ranged_reading, "READ_AHEAD_BYTES", 16)
+    storage.write("one", bytes(range(100)))
+    with ranged_reading.open_ranges(storage, "one") as file:
+        assert file.read(10) == bytes(range(10))
+        if after is None:
+            storage.delete(["one"])
+        else:
+            storage.write("one", after)
+        with pytest.raises(error, match="one: "):
+            file.read()
+
+
+@pytest.fixture
+def asked(storage, monkeypatch):
+    """The ranges that are asked for."""
+    ranges = []
+    read_range = storage.read_range
+
+    def record(key, start, num_bytes, **options):
+        ranges.append((start, num_bytes))
+        return read_range(key, start, num_bytes, **options)
+
+    monkeypatch.setattr(storage, "read_range", record)
+    return ranges
+
+
+def test_the_rest_of_an_object_is_one_request(storage, asked, monkeypatch):
+    monkeypatch.setattr(ranged_reading, "READ_AHEAD_BYTES", 1000)
+    content = bytes(range(256)) * 256
+    storage.write("one", content)
+    with ranged_reading.open_ranges(storage, "one") as file:
+        file.seek(6)
+        assert file.read() == content[6:]
+    assert asked == [(6, 65_530)]
+
+
+def test_a_small_object_is_one_request_however_it_is_read(storage, asked):
+    content = bytes(range(256)) * 256
+    storage.write("one", content)
+    with ranged_reading.open_ranges(storage, "one") as file:
+        for start in (65_526, 0, 30_000):
+            assert file.seek(0, os.SEEK_END) == len(content)
+            file.seek(start)
+            assert file.read(10) == content[start : start + 10]
+        file.seek(5)
+        assert file.read() == content[5:]
+    assert asked == [(0, 65_536)]
 
 
 def test_what_is_not_there_is_told(storage):

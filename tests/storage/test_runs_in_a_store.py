@@ -51,9 +51,9 @@ def config_of(data, mode, address=None):
         ],
         train={
             "epochs": EPOCHS,
-            "batch_size": 64,
+            "batch_size": 32,
             "deterministic": True,
-            "checkpoint_seconds": 0.5,
+            "checkpoint_seconds": 0.25,
             "early_stopping": None,
         },
         report={},
@@ -87,16 +87,19 @@ def kill_and_lose_the_folder(run, store, mode):
     run.wait_for("two checkpoints", lambda: len(committed(store, mode)) >= 2, PATIENCE_SECONDS)
     os.kill(run.pid, signal.SIGKILL)
     run.wait(PATIENCE_SECONDS)
-    for process in run.processes():
-        process.kill()
-        process.wait(30)
+    run.kill_what_is_left()
     # Of the checkpoints nothing lies in it.
     assert not any((run.output / "checkpoints").iterdir())
     shutil.rmtree(run.output)
 
 
-@pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "server"),
+    [
+        ("local", "moto"),
+        pytest.param("processes", "seaweedfs", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_killed_run_goes_on_from_the_store_alone(
     data, undisturbed, open_store, tmp_path, mode, server
 ):
@@ -135,6 +138,7 @@ def find_auc(metrics):
     return find_auc(next(one for one in metrics.values() if isinstance(one, dict)))
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_that_was_cut_short_in_the_store_is_passed_over(data, open_store, tmp_path):
     _, store = open_store("moto")
     with WatchedRun(tmp_path, config_of(data, "processes", store.address)) as run:

@@ -1,5 +1,7 @@
 """Rows of the problem on disk, one model compiled for all tests, trainers to order."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from training_problem import (
     BATCH_SIZE,
@@ -57,6 +59,7 @@ def make_rig(compiled, learnable, tmp_path):
         optimizer=None,
         compiled=usual,
         refits=False,
+        after_epoch=None,
         **train,
     ):
         config = TrainConfig(
@@ -92,9 +95,40 @@ def make_rig(compiled, learnable, tmp_path):
             valid=None if refits else readers[1],
             files=files,
             progress=progress or SilentProgress(),
+            after_epoch=after_epoch,
         )
         return Rig(trainer, store, dense, files, readers)
 
     yield make
     for reader in open_readers:
         reader.close()
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Of one batch and of half of one."""
+    from rehearsal import build_models
+
+    return build_models()
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Rows whose number is no multiple of either batch."""
+    from rehearsal import FEW_ROWS
+
+    root = tmp_path_factory.mktemp("few")
+    write_rows(root / "train", *draw_rows(FEW_ROWS, 1))
+    write_rows(root / "valid", *draw_rows(100, 2))
+    return root
+
+
+@pytest.fixture
+def rehearse(models, few, tmp_path):
+    """Trains replicas in threads."""
+    from rehearsal import Rehearsal
+
+    rehearsal = Rehearsal(models, few, tmp_path)
+    with rehearsal.server, ThreadPoolExecutor(8) as threads:
+        rehearsal.threads = threads
+        yield rehearsal

@@ -36,8 +36,8 @@ def rows_of(checkpoint):
 
 
 def manifest_of(root, checkpoint):
-    slot = checkpoint.manifest.slot
-    return root / "manifests" / f"{slot.generation:06d}-{slot.number:012d}.json"
+    commit_id = checkpoint.manifest.commit_id
+    return root / "manifests" / f"{commit_id.generation:06d}-{commit_id.number:012d}.json"
 
 
 def rows_file(root, checkpoint):

@@ -18,7 +18,7 @@ from ctr_pipeline.training.ensemble import (
     EnsembleScorer,
 )
 from ctr_pipeline.training.scoring import Scorer
-from ctr_pipeline.training.slots import PooledField, Slots
+from ctr_pipeline.training.sequence_pooling import PooledField, SequencePooling
 
 SIGNATURE = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
 KINDS = ("deepfm", "dcnv2", "wide_and_deep")
@@ -119,8 +119,10 @@ def test_scores_are_means_and_a_split_is_read_once(make_rig, compiled, learnable
 
 
 def test_a_member_that_looks_into_sequences_is_given_their_elements():
-    """Fields 0 and 1, and a sequence of 3 slots; rows of members side by side."""
-    slots = Slots(num_plain=2, pooled=[PooledField(3, False)], num_numbers=1, apart=True)
+    """Fields 0 and 1, and a sequence of 3 positions; rows of members side by side."""
+    sequence_pooling = SequencePooling(
+        num_plain=2, pooled=[PooledField(3, False)], num_numbers=1, apart=True
+    )
     plain = build_model(
         ModelConfig(embedding_dim=DIM, hidden_units=(4,)), ModelSignature(3, DIM, 1, 0.4), seed=0
     )
@@ -136,21 +138,25 @@ def test_a_member_that_looks_into_sequences_is_given_their_elements():
     expected = []
     for model, apart, first in ((plain, False, 0), (din, True, 1 + DIM)):
         own = rows[:, :, first : first + 1 + DIM]
-        inputs = model_inputs(own[:, :, :1], own[:, :, 1:], floats, replace(slots, apart=apart))
+        inputs = model_inputs(
+            own[:, :, :1], own[:, :, 1:], floats, replace(sequence_pooling, apart=apart)
+        )
         expected.append(model(inputs, training=False).numpy())
     ensemble = EnsembleModel([plain, din], DIM)
     found, _ = ensemble.stateless_call(
         [variable.value for variable in ensemble.trainable_variables],
         [variable.value for variable in ensemble.non_trainable_variables],
-        model_inputs(rows[:, :, :1], rows[:, :, 1:], floats, slots),
+        model_inputs(rows[:, :, :1], rows[:, :, 1:], floats, sequence_pooling),
         training=False,
     )
     np.testing.assert_allclose(found, np.mean(expected, axis=0), rtol=1e-5, atol=1e-6)
     network = EnsembleNetwork(
         (
-            CompiledModel(plain, batch_size=6, slots=replace(slots, apart=False)),
-            CompiledModel(din, batch_size=6, slots=slots),
+            CompiledModel(
+                plain, batch_size=6, sequence_pooling=replace(sequence_pooling, apart=False)
+            ),
+            CompiledModel(din, batch_size=6, sequence_pooling=sequence_pooling),
         ),
         DIM,
     )
-    assert network.slots == slots
+    assert network.sequence_pooling == sequence_pooling

@@ -1,141 +1,31 @@
 """Replicas in threads of this process, over a real rendezvous and real calls."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+import time
+from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
-from training_problem import DIM, NUM_IDS, NUM_NUMBERS, NUM_ROWS, RecordingProgress, rows_of
+from proxy import FaultyProxy
+from rehearsal import ADAM, FEW_ROWS, HALF_BATCH, TIMES, WHOLE_BATCH, LostError, files_in
+from training_problem import NUM_ROWS, RecordingProgress, rows_of
 
-from ctr_pipeline.config.models import ModelConfig, TrainConfig
-from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.rendezvous import NodeRange, RendezvousTimes
 from ctr_pipeline.distributed.elastic.service import RendezvousServer
-from ctr_pipeline.distributed.replicas.world import ReplicaWorld
-from ctr_pipeline.distributed.rpc.access import Access
-from ctr_pipeline.embeddings.dense import DenseParameters
-from ctr_pipeline.embeddings.store import EmbeddingStore
-from ctr_pipeline.models.build import build_model
-from ctr_pipeline.models.inputs import ModelSignature
-from ctr_pipeline.specs.initializer import InitializerSpec
+from ctr_pipeline.distributed.replicas import world as replica_world
+from ctr_pipeline.distributed.replicas.messages import SERVICE
+from ctr_pipeline.distributed.replicas.world import CutOffError
+from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
-from ctr_pipeline.specs.segment import SegmentSpec
-from ctr_pipeline.specs.table import TableSpec
-from ctr_pipeline.storage.opening import open_storage
+from ctr_pipeline.storage.commit_log import FencedError
 from ctr_pipeline.training.checkpoint import Checkpoints
-from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.history import load_history
 from ctr_pipeline.training.replica_trainer import ReplicaTrainer
-from ctr_pipeline.training.trainer import Trainer, TrainerFiles
+from ctr_pipeline.training.replicas import Joined, WorldChanged
 
-TIMES = RendezvousTimes(gather_seconds=0.05, lease_seconds=5.0)
-PATIENCE_SECONDS = 120.0
-HALF_BATCH, WHOLE_BATCH = 8, 16
-STEPS_AN_EPOCH = -(-NUM_ROWS // WHOLE_BATCH)
-
-
-class LostError(Exception):
-    """Ends a replica as a kill would."""
-
-
-@pytest.fixture(scope="module")
-def models():
-    """The same model without dropout, for either size of batch."""
-    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(6,), dropout=0.0)
-    signature = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
-    return {
-        size: CompiledModel(build_model(config, signature, seed=0), batch_size=size)
-        for size in (HALF_BATCH, WHOLE_BATCH)
-    }
-
-
-def files_in(folder):
-    folder.mkdir()
-    return TrainerFiles(
-        open_storage(str(folder / "checkpoints")), folder / "history.csv", folder / "events"
-    )
-
-
-class Rehearsal:
-    """A rendezvous, and replicas that meet there."""
-
-    def __init__(self, models, rows, folder):
-        self.models = models
-        self.initial = models[WHOLE_BATCH].initial_parameters()
-        self.rows = rows
-        self.folder = folder
-        self.files = files_in(folder / "together")
-        self.access = Access.within_process()
-        self.server = RendezvousServer("127.0.0.1:0", self.access, TIMES)
-
-    def parts(self, batch_size, optimizer, **train):
-        store = EmbeddingStore(
-            [TableSpec(f"C{place}", count) for place, count in enumerate(NUM_IDS)],
-            [
-                SegmentSpec("linear", 1, optimizer, "sum"),
-                SegmentSpec(
-                    "vector",
-                    DIM,
-                    optimizer,
-                    "mean",
-                    initializer=InitializerSpec(name="uniform", scale=0.02),
-                ),
-            ],
-            seed=0,
-            threads=1,
-        )
-        config = {
-            "batch_size": batch_size,
-            "epochs": 1,
-            "checkpoint_seconds": 1e9,
-            "early_stopping": None,
-            **train,
-        }
-        return {
-            "config": TrainConfig(**config),
-            "compiled": self.models[batch_size],
-            "embeddings": store,
-            "dense": DenseParameters(self.initial.copy(), optimizer),
-            "train": EncodedReader(self.rows / "train"),
-            "valid": EncodedReader(self.rows / "valid"),
-            "files": self.files,
-        }
-
-    def train_alone(self, batch_size, optimizer, **train):
-        parts = self.parts(batch_size, optimizer, **train)
-        parts["files"] = files_in(self.folder / "alone")
-        Trainer(**parts, progress=RecordingProgress()).fit()
-        return parts
-
-    def train_replica(self, parts, nodes, *, on_advance=None, on_world=None):
-        """Trains one replica to the end; returns its state."""
-        width = parts["embeddings"].width
-        world = ReplicaWorld(
-            self.server.address,
-            self.access,
-            nodes=nodes,
-            num_dense=len(self.initial),
-            width=width,
-        )
-        with closing(world):
-            if on_world is not None:
-                on_world(world)
-            trainer = ReplicaTrainer(
-                **parts, progress=RecordingProgress(on_advance), replicas=world
-            )
-            return trainer.fit()
-
-
-ADAM = OptimizerSpec(name="adam", learning_rate=0.02)
-
-
-@pytest.fixture
-def rehearse(models, learnable, tmp_path):
-    rehearsal = Rehearsal(models, learnable, tmp_path)
-    with rehearsal.server, ThreadPoolExecutor(8) as threads:
-        rehearsal.threads = threads
-        yield rehearsal
+PATIENCE_SECONDS = 250.0
+STEPS_AN_EPOCH = -(-FEW_ROWS // WHOLE_BATCH)
 
 
 def parameters_of(parts):
@@ -158,7 +48,13 @@ def test_a_replica_alone_trains_the_bits_of_one_process(rehearse):
     assert [world.size for world in state.worlds] == [1]
 
 
-@pytest.mark.parametrize("name", OptimizerName.__args__)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in {"sgd", "adam"}))
+        for name in OptimizerName.__args__
+    ],
+)
 def test_two_replicas_train_what_one_trains_with_the_doubled_batch(rehearse, name):
     optimizer = OptimizerSpec(name=name, learning_rate=0.02)
     options = {"shuffle": False, "gradient_clip_norm": 0.5}
@@ -167,11 +63,33 @@ def test_two_replicas_train_what_one_trains_with_the_doubled_batch(rehearse, nam
     train = lambda parts: rehearse.train_replica(parts, NodeRange(2, 2))  # noqa: E731
     states = list(rehearse.threads.map(train, replicas, timeout=PATIENCE_SECONDS))
     assert_same_parameters(*replicas)
-    np.testing.assert_allclose(parameters_of(replicas[0]), parameters_of(alone), atol=2e-6)
+    np.testing.assert_allclose(parameters_of(replicas[0]), parameters_of(alone), atol=1e-6)
     assert [state.step for state in states] == [STEPS_AN_EPOCH] * 2
-    assert states[0].history[0].num_rows == NUM_ROWS
+    assert states[0].history[0].num_rows == FEW_ROWS
     (written,) = load_history(rehearse.files.history)
     assert written in [state.history[0] for state in states]
+
+
+@pytest.mark.parametrize("batches", [2, 3])
+def test_a_fixed_global_batch_does_not_depend_on_the_number_of_replicas(rehearse, batches):
+    trained, num_batches = {}, -(-FEW_ROWS // HALF_BATCH)
+    for size in (1, 2):
+        rehearse.files = files_in(rehearse.folder / f"of-{size}")
+        parts = [rehearse.parts(HALF_BATCH, ADAM, shuffle=False) for _ in range(size)]
+
+        def train(one, size=size):
+            return rehearse.train_replica(one, NodeRange(size, size), fixed_batches=batches)
+
+        states = list(rehearse.threads.map(train, parts, timeout=PATIENCE_SECONDS))
+        assert_same_parameters(*parts)
+        assert states[0].history[0].num_rows == FEW_ROWS
+        assert states[0].step == -(-num_batches // batches)
+        assert {world.step_rows for world in states[0].worlds} == {batches * HALF_BATCH}
+        trained[size] = parameters_of(parts[0])
+    np.testing.assert_allclose(trained[1], trained[2], atol=1e-6)
+    if batches * HALF_BATCH == WHOLE_BATCH:
+        alone = rehearse.train_alone(WHOLE_BATCH, ADAM, shuffle=False)
+        np.testing.assert_allclose(trained[1], parameters_of(alone), atol=1e-6)
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("linear", 2), ("sqrt", 2**0.5)])
@@ -186,15 +104,61 @@ def test_learning_rates_follow_the_number_of_replicas(rehearse, scaling, factor)
     alone = rehearse.train_alone(
         WHOLE_BATCH, OptimizerSpec(name="sgd", learning_rate=0.01 * factor), shuffle=False
     )
-    np.testing.assert_allclose(parameters_of(replicas[0]), parameters_of(alone), atol=2e-6)
+    np.testing.assert_allclose(parameters_of(replicas[0]), parameters_of(alone), atol=1e-6)
     assert states[0].history[0].learning_rate_factor == pytest.approx(factor)
 
 
+class HeldReplicas:
+    """Replicas of which this one is lost for a moment."""
+
+    def __init__(self):
+        self.is_lost = False
+        self.num_joined = 0
+
+    def join(self, held, _save_state):
+        self.num_joined += 1
+        return Joined(self.num_joined, 0, 1, None, is_first=not held)
+
+    def require_unchanged(self):
+        if self.is_lost:
+            self.is_lost = False
+            raise WorldChanged
+
+    def meet(self, _tag):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_replica_that_another_one_saves_for_joins_again(rehearse, is_lost):
+    parts = rehearse.parts(HALF_BATCH, ADAM, checkpoint_seconds=1e-9)
+    replicas, others = HeldReplicas(), Checkpoints(rehearse.files.checkpoints)
+    num_advanced = 0
+
+    def advance(_):
+        nonlocal num_advanced
+        num_advanced += 1
+        if num_advanced == 5:
+            others.save({"step": 1}, {})
+            replicas.is_lost = is_lost
+
+    trainer = ReplicaTrainer(**parts, progress=RecordingProgress(advance), replicas=replicas)
+    if is_lost:
+        state = trainer.fit()
+        assert replicas.num_joined == 2
+        assert [record.num_rows for record in state.history] == [FEW_ROWS]
+    else:
+        with pytest.raises(FencedError):
+            trainer.fit()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_the_others_go_on_when_one_is_lost_and_it_comes_back(rehearse, lost):
+def test_the_others_go_on_when_one_is_lost_and_it_comes_back(rehearse, learnable, lost):
     epochs, nodes = 3, NodeRange(1, 3)
+    rehearse.rows = learnable
     all_parts = [rehearse.parts(HALF_BATCH, ADAM, epochs=epochs) for _ in range(3)]
-    are_there = threading.Barrier(3)
+    are_there, is_back = threading.Barrier(3), threading.Event()
     num_advanced = [0] * 3
 
     def train(index):
@@ -202,6 +166,9 @@ def test_the_others_go_on_when_one_is_lost_and_it_comes_back(rehearse, lost):
             num_advanced[index] += 1
             if index == lost and num_advanced[index] == 20:
                 raise LostError
+            if num_advanced[index] > 20 and not is_back.is_set():
+                # The end is not to come before the lost one is back.
+                time.sleep(0.05)
 
         def enter(_):
             are_there.wait(PATIENCE_SECONDS)
@@ -212,7 +179,9 @@ def test_the_others_go_on_when_one_is_lost_and_it_comes_back(rehearse, lost):
     with pytest.raises(LostError):
         futures[lost].result(PATIENCE_SECONDS)
     again = rehearse.parts(HALF_BATCH, ADAM, epochs=epochs)
-    back = rehearse.threads.submit(rehearse.train_replica, again, nodes)
+    back = rehearse.threads.submit(
+        rehearse.train_replica, again, nodes, on_advance=lambda _: is_back.set()
+    )
     states = [futures[index].result(PATIENCE_SECONDS) for index in range(3) if index != lost] + [
         back.result(PATIENCE_SECONDS)
     ]
@@ -224,7 +193,13 @@ def test_the_others_go_on_when_one_is_lost_and_it_comes_back(rehearse, lost):
     assert newest.step == states[0].step
 
 
-@pytest.mark.parametrize("is_new", [False, True], ids=["the same rendezvous", "a new one"])
+@pytest.mark.parametrize(
+    "is_new",
+    [
+        pytest.param(False, id="the same rendezvous"),
+        pytest.param(True, id="a new one", marks=pytest.mark.slow),
+    ],
+)
 def test_all_are_lost_and_begin_from_the_newest_checkpoint(rehearse, is_new):
     nodes, options = NodeRange(2, 2), {"epochs": 2, "checkpoint_seconds": 1e-9}
 
@@ -253,5 +228,168 @@ def test_all_are_lost_and_begin_from_the_newest_checkpoint(rehearse, is_new):
             )
         )
     assert_same_parameters(*second)
-    assert [record.num_rows for record in states[0].history] == [NUM_ROWS] * 2
+    assert [record.num_rows for record in states[0].history] == [FEW_ROWS] * 2
     assert states[0].worlds[-1].step == saved.step
+
+
+@pytest.mark.slow
+def test_replicas_go_on_with_a_rendezvous_that_is_served_elsewhere(rehearse):
+    epochs, nodes, worlds = 4, NodeRange(2, 2), rehearse.folder / "newest-world"
+    access = rehearse.access
+    first = RendezvousServer("127.0.0.1:0", access, TIMES, worlds=worlds)
+    rehearse.server, first_address = first, first.address
+    is_training, near = threading.Event(), []
+    parts = [rehearse.parts(HALF_BATCH, ADAM, epochs=epochs) for _ in range(2)]
+
+    def advance(_):
+        if near[0]._version == 1:
+            num_advanced.append(1)
+            # The first calls begin the epoch.
+            if len(num_advanced) > 4:
+                is_training.set()
+            # The end is not to come before the second rendezvous is found.
+            time.sleep(0.05)
+
+    num_advanced = []
+    futures = [
+        rehearse.threads.submit(
+            rehearse.train_replica, one, nodes, on_advance=advance, on_world=near.append
+        )
+        for one in parts
+    ]
+    assert is_training.wait(PATIENCE_SECONDS)
+    first.__exit__(None, None, None)
+    with RendezvousServer("127.0.0.1:0", access, TIMES, worlds=worlds) as second:
+        assert second.address != first_address
+        rehearse.server = second
+        states = [future.result(PATIENCE_SECONDS) for future in futures]
+    assert_same_parameters(*parts)
+    for state in states:
+        assert [record.num_rows for record in state.history] == [FEW_ROWS] * epochs
+        # The numbers go on, and nobody began anew.
+        assert [world.version for world in state.worlds] == [1, 2]
+        assert state.worlds[1].step > 0
+
+
+def call_through(world, proxies, access):
+    """Has a replica call others through proxies, which are found by address."""
+    direct, clients = world._client, {}
+
+    def client(rank):
+        address = world.members[rank]
+        if address not in proxies:
+            return direct(rank)
+        if address not in clients:
+            clients[address] = RpcClient(SERVICE, proxies[address].address, access)
+        return clients[address]
+
+    world._client = client
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_one_way", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_of_two_replicas_that_are_cut_off_the_younger_one_goes_and_comes_back(
+    rehearse, monkeypatch, is_one_way
+):
+    """All reach the rendezvous and a third replica, so that a new world alone mends nothing."""
+    # Only the rendezvous tells a replica whose own calls are answered that another one has failed.
+    monkeypatch.setattr(replica_world, "_STUCK_SECONDS", 2 * PATIENCE_SECONDS)
+    epochs, nodes = 3, NodeRange(1, 3)
+    parts = [rehearse.parts(HALF_BATCH, ADAM, epochs=epochs) for _ in range(4)]
+    are_three, are_two, are_three_again = (threading.Event() for _ in range(3))
+    are_there, near = threading.Barrier(3), {}
+
+    with ExitStack() as stack:
+
+        def begin(index, world):
+            near[index] = world
+            if index < 3:
+                are_there.wait(PATIENCE_SECONDS)
+            if index < 2:
+                other = near[1 - index].address
+                proxy = stack.enter_context(FaultyProxy(other))
+                proxies.append(proxy)
+                call_through(world, {other: proxy}, rehearse.access)
+
+        def advance(_):
+            if len(near[2].members) == 3:
+                (are_three_again if are_two.is_set() else are_three).set()
+            elif are_three.is_set():
+                are_two.set()
+            if not are_three_again.is_set():
+                # The end is not to come before the other one is back.
+                time.sleep(0.1)
+
+        def start(index):
+            return rehearse.threads.submit(
+                rehearse.train_replica,
+                parts[index],
+                nodes,
+                on_world=partial(begin, index),
+                on_advance=advance if index == 2 else None,
+            )
+
+        proxies = []
+        futures = [start(index) for index in range(3)]
+        assert are_three.wait(PATIENCE_SECONDS)
+        members = near[2].members
+        older, younger = sorted((0, 1), key=lambda index: members.index(near[index].address))
+        for proxy in proxies[:1] if is_one_way else proxies:
+            proxy.stall()
+        with pytest.raises(CutOffError, match=f"{near[younger].address} and {near[older].address}"):
+            futures[younger].result(PATIENCE_SECONDS)
+        assert are_two.wait(PATIENCE_SECONDS)
+        back = start(3)
+        states = [one.result(PATIENCE_SECONDS) for one in (futures[older], futures[2], back)]
+    assert_same_parameters(parts[older], parts[2], parts[3])
+    for state in states[:2]:
+        assert [world.size for world in state.worlds][-3:] == [3, 2, 3]
+        assert [record.num_rows for record in state.history] == [FEW_ROWS] * epochs
+        assert all(world.steps_repeated <= 1 for world in state.worlds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["cut", "stall"])
+def test_a_replica_that_is_cut_off_from_the_rendezvous_comes_back(rehearse, fault):
+    epochs, nodes = 6, NodeRange(1, 2)
+    times = RendezvousTimes(gather_seconds=0.05, lease_seconds=3.0)
+    parts = [rehearse.parts(HALF_BATCH, ADAM, epochs=epochs) for _ in range(2)]
+    are_two, is_one, are_two_again = (threading.Event() for _ in range(3))
+    with (
+        RendezvousServer("127.0.0.1:0", rehearse.access, times) as server,
+        FaultyProxy(server.address) as proxy,
+    ):
+        rehearse.server = server
+
+        near, advances_alone = [], []
+
+        def advance(_):
+            if len(near[0].members) == 2:
+                (are_two_again if is_one.is_set() else are_two).set()
+            elif are_two.is_set():
+                advances_alone.append(1)
+                # The other one may have made a step more when it was lost: it is not to come back
+                # as the one that is further. The first call begins the epoch.
+                if len(advances_alone) == 4:
+                    is_one.set()
+                    proxy.heal()
+            if not are_two_again.is_set():
+                # The end is not to come before the other one is back.
+                time.sleep(0.1)
+
+        futures = [
+            rehearse.threads.submit(
+                rehearse.train_replica, parts[0], nodes, on_world=near.append, on_advance=advance
+            ),
+            rehearse.threads.submit(
+                rehearse.train_replica, parts[1], nodes, rendezvous=lambda: proxy.address
+            ),
+        ]
+        assert are_two.wait(PATIENCE_SECONDS)
+        getattr(proxy, fault)()
+        states = [future.result(PATIENCE_SECONDS) for future in futures]
+    assert_same_parameters(*parts)
+    assert [world.size for world in states[0].worlds][-3:] == [2, 1, 2]
+    for state in states:
+        assert [record.num_rows for record in state.history] == [FEW_ROWS] * epochs
+        assert all(world.steps_repeated <= 1 for world in state.worlds)

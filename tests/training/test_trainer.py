@@ -80,14 +80,13 @@ def test_loss_falls(make_rig):
 
 
 def test_a_listener_may_end_training(make_rig):
-    rig, told = make_rig(epochs=3), []
+    told = []
 
     def judge(record):
         told.append(record)
         return "enough" if record.epoch == 1 else ""
 
-    rig.trainer._after_epoch = judge
-    state = rig.trainer.fit()
+    state = make_rig(epochs=3, after_epoch=judge).trainer.fit()
     assert told == state.history
     assert [record.epoch for record in told] == [0, 1]
     assert state.finished == "enough"
@@ -156,7 +155,9 @@ def test_schedule_reaches_the_optimizers(make_rig):
     assert state.history[0].valid_logloss == pytest.approx(state.history[1].valid_logloss)
 
 
-POSITIONS = [1, 2, 63, 64, 65, 93, 94, 95, 150, 187]
+def few_quickly(few, others):
+    """Parameters of which only `few` are for quick tests."""
+    return [*few, *(pytest.param(one, marks=pytest.mark.slow) for one in others)]
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,7 @@ def undisturbed_store():
     return {}
 
 
-@pytest.mark.parametrize("batch", POSITIONS)
+@pytest.mark.parametrize("batch", few_quickly([63, 94, 150], [1, 2, 64, 65, 93, 95, 187]))
 def test_interrupted_anywhere_and_resumed_ends_as_undisturbed(make_rig, undisturbed_store, batch):
     if not undisturbed_store:
         rig = make_rig("undisturbed")
@@ -181,7 +182,7 @@ def test_interrupted_anywhere_and_resumed_ends_as_undisturbed(make_rig, undistur
     assert pd.read_csv(rig.files.history).drop(columns="seconds").equals(undisturbed_store["csv"])
 
 
-@pytest.mark.parametrize("batch", [30, 94, 95, 140])
+@pytest.mark.parametrize("batch", few_quickly([94], [30, 95, 140]))
 def test_old_rows_vanish_and_a_resumed_run_loses_the_same(make_rig, tmp_path, batch):
     ids, numbers, labels = draw_rows(NUM_ROWS, 7)
     early = np.arange(NUM_ROWS) < NUM_ROWS // 2
@@ -203,6 +204,7 @@ def test_old_rows_vanish_and_a_resumed_run_loses_the_same(make_rig, tmp_path, ba
     assert parameters_of(rig) == parameters_of(whole)
 
 
+@pytest.mark.slow
 def test_every_timed_checkpoint_resumes_to_the_same_end(make_rig):
     undisturbed = make_rig("undisturbed")
     expected = achieved(undisturbed.trainer.fit())
@@ -351,7 +353,7 @@ def test_without_validation_rows_it_trains_all_epochs(make_rig, learnable, tmp_p
     assert not rig.files.history.exists()
 
 
-@pytest.mark.parametrize("batch", [40, 125, 200])
+@pytest.mark.parametrize("batch", few_quickly([125], [40, 200]))
 def test_without_validation_rows_it_resumes(make_rig, batch):
     undisturbed = make_rig("undisturbed", refits=True, deterministic=True)
     expected = undisturbed.trainer.fit()

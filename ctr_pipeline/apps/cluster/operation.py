@@ -1,13 +1,21 @@
 """Jobs that were submitted to a cluster: their state, logs, and ends."""
 
+import base64
+import contextlib
+import functools
+import queue
 import re
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ctr_pipeline.apps.cluster.submission import DRIVER, FOLDER_ANNOTATION
+from ctr_pipeline.apps.cluster.artefacts import NO_FOLDER, DamagedStreamError, Unpacked, unpack
+from ctr_pipeline.apps.cluster.reader_pod import READER, open_reader
+from ctr_pipeline.apps.cluster.submission import DRIVER, FOLDER_ANNOTATION, STRATEGY_ANNOTATION
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.pod_states import explain_waiting
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
@@ -16,6 +24,8 @@ from ctr_pipeline.distributed.launchers.kubernetes.pods import (
     ROLE_LABEL,
     ClusterJob,
 )
+from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.endpoint import Endpoint, parse_endpoint
 from ctr_pipeline.errors import CtrPipelineError
 
 JobState = Literal["waiting", "running", "stopping", "stopped", "finished", "failed"]
@@ -25,6 +35,13 @@ _ADDRESS = re.compile(r"k8s:(?:(?P<namespace>[a-z0-9-]+)/)?(?P<name>[a-z0-9-]+)"
 _MEMBER = re.compile(r"(ps|worker)-([0-9]+)")
 _ALL_LINES = 1_000_000
 _POLL_SECONDS = 1.0
+_QUEUE_SECONDS = 0.1
+_NAMES_SHOWN = 8
+"""Of members that wait for the same."""
+_ENDED = frozenset({"finished", "failed", "stopped"})
+
+ALL_MEMBERS = "all"
+MASTER = "master-0"
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class JobSummary:
 
     Attributes:
         pods: How many pods of the job run now, by role.
-        reason: Why it waits or failed; empty otherwise.
+        reason: Why it, or a member of it, waits, or why it failed; empty otherwise.
     """
 
     name: str
@@ -63,7 +80,7 @@ class SubmittedJob:
         Raises:
             CtrPipelineError: There is no such job.
         """
-        return summarize(self._job(), self._pods())
+        return summarize(self._job(), self._pods(), lambda: read_refusals(self._api))
 
     def run_in_driver(self, arguments: Sequence[str]) -> tuple[str, str, int] | None:
         """Runs a subcommand in the driver pod; None: no driver runs.
@@ -74,7 +91,7 @@ class SubmittedJob:
         Returns:
             Its stdout, stderr and exit code.
         """
-        folder = self.summary().folder
+        folder = self._folder()
         driver = self._running_driver()
         if driver is None:
             return None
@@ -88,34 +105,147 @@ class SubmittedJob:
                 raise
             return None
 
+    def read_endpoint(self) -> tuple[str, Endpoint] | None:
+        """The driver pod and the master that announced itself there; None while there is none."""
+        folder = self._folder()
+        driver = self._running_driver()
+        if driver is None:
+            return None
+        found, _, code = self._api.execute(driver, ["cat", f"{folder}/job/endpoint.json"])
+        endpoint = parse_endpoint(found.encode()) if code == 0 else None
+        return None if endpoint is None else (driver, endpoint)
+
+    def connect(self, driver: str, port: int) -> socket.socket:
+        """A connection to a port of the driver pod."""
+        return self._api.connect(driver, port)
+
+    def read_access(self) -> Access:
+        """The secrets of the job, for a command of its user."""
+        data = self._api.get("Secret", self.name)["data"]
+        return Access.of_files({name: base64.b64decode(value) for name, value in data.items()})
+
     def read_log(self, member: str, *, num_lines: int, follow: bool) -> Iterator[bytes]:
-        """What the newest pod of a member wrote.
+        """What the newest pod of a member wrote, or else the file of its log.
 
         Args:
-            member: `driver`, or for example `worker-0`.
+            member: `driver`, or for example `worker-0`; `master` is a process beside the driver.
 
         Raises:
-            CtrPipelineError: There is no pod of such a member.
+            CtrPipelineError: There is no such member.
         """
+        if member == "master":
+            member = MASTER
+        masters = {MASTER} if self._has_master() else set[str]()
         pod = self._driver() if member == DRIVER else self._member(member)
-        if pod is None:
-            names = sorted({_member_name(one) for one in self._pods()})
+        if pod is not None:
+            name = pod["metadata"]["name"]
+            return self._api.read_log(name, num_lines=num_lines, follow=follow)
+        if member not in masters and not _MEMBER.fullmatch(member):
+            names = sorted(masters | {_member_name(one) for one in self._pods()})
             raise CtrPipelineError(
-                f"there is no pod of '{member}'",
+                f"there is no member '{member}'",
                 place=f"k8s:{self._api.namespace}/{self.name}",
-                remedy=f"There are {', '.join(names)}" if names else "The job has no pods now",
+                remedy=f"There are {', '.join(names)}; 'all' shows all of them",
             )
-        return self._api.read_log(pod["metadata"]["name"], num_lines=num_lines, follow=follow)
+        return self._read_log_file(member, num_lines=num_lines, follow=follow)
+
+    def read_all_logs(self, *, num_lines: int, follow: bool) -> Iterator[tuple[str, bytes]]:
+        """Lines of all members with the member that wrote them; those that come later join.
+
+        Args:
+            num_lines: How many of the last lines of each member.
+            follow: Until the job has ended.
+        """
+        lines: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
+        threads: dict[str, threading.Thread] = {}
+        has_master = self._has_master()
+
+        def read(member: str, open_log: Callable[[], Iterator[bytes]]) -> None:
+            try:
+                for line in _whole_lines(open_log()):
+                    lines.put((member, line))
+            except CtrPipelineError as error:
+                # Of a member that ends meanwhile, or has written nothing yet.
+                lines.put((member, f"[{error}]".encode()))
+
+        def add(key: str, member: str, open_log: Callable[[], Iterator[bytes]]) -> None:
+            if key not in threads:
+                thread = threading.Thread(target=read, args=(member, open_log), daemon=True)
+                threads[key] = thread
+                thread.start()
+
+        while True:
+            is_last = not follow or self.summary().state in _ENDED
+            for pod in sorted(self._pods(), key=_member_name):
+                name, member = pod["metadata"]["name"], _member_name(pod)
+                if pod["status"].get("phase") == "Pending" or member == READER:
+                    continue
+                add(
+                    name,
+                    member,
+                    functools.partial(self._api.read_log, name, num_lines=num_lines, follow=follow),
+                )
+                is_beside_master = member == DRIVER and has_master
+                if is_beside_master and pod["status"].get("phase") == "Running":
+                    command = self._log_command(MASTER, num_lines=num_lines, follow=follow)
+                    add(f"{name} master", MASTER, functools.partial(self._read_in, name, command))
+            until = time.monotonic() + _POLL_SECONDS
+            while (is_last and any(one.is_alive() for one in threads.values())) or (
+                not is_last and time.monotonic() < until
+            ):
+                with contextlib.suppress(queue.Empty):
+                    yield lines.get(timeout=_QUEUE_SECONDS)
+            while not lines.empty():
+                yield lines.get()
+            if is_last:
+                return
+
+    def fetch(
+        self, target: Path, *, checkpoints: bool, on_bytes: Callable[[int], None]
+    ) -> Unpacked:
+        """Copies the run folder of a job that runs, or has ended, to this machine.
+
+        Args:
+            target: A folder; what it holds under the same names is replaced.
+            checkpoints: Also those.
+
+        Raises:
+            CtrPipelineError: There is no run folder yet, no pod can read it, or the transfer broke.
+        """
+        folder = self._folder()
+        command = ["python", "-m", "ctr_pipeline.apps.cluster.artefacts", folder]
+        if checkpoints:
+            command.append("--checkpoints")
+        with self._reader() as pod, self._api.run(pod, command) as running:
+            damage: DamagedStreamError | None = None
+            try:
+                fetched = unpack(running, target, on_bytes=on_bytes)
+            except DamagedStreamError as error:
+                damage = error
+            for _ in running:
+                pass
+        if running.exit_code == NO_FOLDER:
+            raise CtrPipelineError(
+                f"there is no run folder '{folder}' on the claim of the job yet",
+                place=f"k8s:{self._api.namespace}/{self.name}",
+            )
+        if running.exit_code != 0:
+            raise CtrPipelineError(
+                f"the run folder '{folder}' cannot be read: {_last_line(running.errors)}"
+            )
+        if damage is not None:
+            raise damage
+        return fetched
 
     def suspend(self, *, wait_seconds: float) -> JobState:
         """Has the job take a checkpoint and give back all pods; returns the last state seen."""
         self._job()
         self._api.patch("Job", self.name, {"spec": {"suspend": True}})
         until = time.monotonic() + wait_seconds
-        while self._pods() and time.monotonic() < until:
-            if self._driver() is None:
-                # A driver that was killed has left its members.
-                for pod in self._pods():
+        while (pods := _living(self._pods())) and time.monotonic() < until:
+            if all(pod["metadata"]["labels"].get(ROLE_LABEL) != DRIVER for pod in pods):
+                # A driver that was killed or evicted has left its members.
+                for pod in pods:
                     self._api.delete("Pod", pod["metadata"]["name"], uid=pod["metadata"]["uid"])
             self._pause(_POLL_SECONDS)
         return self.summary().state
@@ -130,10 +260,21 @@ class SubmittedJob:
         uid = self._job()["metadata"]["uid"]
         self._api.delete("Job", self.name, uid=uid)
 
-    def follow(self, show: Callable[[bytes], None]) -> JobSummary:
-        """Shows what its drivers write until the job has ended; returns how."""
+    def follow(
+        self, show: Callable[[bytes], None], *, on_wait: Callable[[str], None]
+    ) -> JobSummary:
+        """Shows what its drivers write until the job has ended; returns how.
+
+        Args:
+            show: Takes what a driver writes.
+            on_wait: Takes why there is no driver yet, whenever that changes.
+        """
         shown: set[str] = set()
-        while (summary := self.summary()).state not in {"finished", "failed", "stopped"}:
+        told = ""
+        while (summary := self.summary()).state not in _ENDED:
+            if summary.state == "waiting" and summary.reason != told:
+                told = summary.reason
+                on_wait(told)
             driver = self._driver()
             name = "" if driver is None else driver["metadata"]["name"]
             started = driver is not None and driver["status"].get("phase") != "Pending"
@@ -148,6 +289,32 @@ class SubmittedJob:
             self._pause(_POLL_SECONDS)
         return summary
 
+    def _read_log_file(self, member: str, *, num_lines: int, follow: bool) -> Iterator[bytes]:
+        """What a member whose pods are gone wrote, or one that has none."""
+        command = self._log_command(member, num_lines=num_lines, follow=follow)
+        with self._reader() as pod:
+            yield from self._read_in(pod, command)
+
+    def _log_command(self, member: str, *, num_lines: int, follow: bool) -> list[str]:
+        command = ["python", "-m", "ctr_pipeline", "logs", self._folder(), member]
+        return [*command, f"--lines={num_lines}", *(["--follow"] if follow else [])]
+
+    def _read_in(self, pod: str, command: Sequence[str]) -> Iterator[bytes]:
+        with self._api.run(pod, command) as running:
+            yield from running
+        if running.exit_code != 0:
+            raise CtrPipelineError(_last_line(running.errors).removeprefix("error: "))
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[str]:
+        """The name of a pod that sees the run folder: the driver's, or one that is made for it."""
+        driver = self._running_driver()
+        if driver is not None:
+            yield driver
+            return
+        with open_reader(self._api, self._job(), pause=self._pause) as name:
+            yield name
+
     def _job(self) -> dict[str, Any]:
         try:
             return self._api.get("Job", self.name)
@@ -160,11 +327,21 @@ class SubmittedJob:
                 remedy="'ctrpipe jobs' lists those that there are",
             ) from error
 
-    def _pods(self) -> tuple[dict[str, Any], ...]:
-        return self._api.list("Pod", f"{JOB_LABEL}={self.name}").items
+    def _folder(self) -> str:
+        return _folder_of(self._job())
+
+    def _has_master(self) -> bool:
+        annotations = self._job()["metadata"].get("annotations", {})
+        return bool(annotations.get(STRATEGY_ANNOTATION) != "allreduce")
+
+    def _pods(self, **labels: str) -> tuple[dict[str, Any], ...]:
+        """Pods of the job with further labels; a job may have a thousand."""
+        wanted = {JOB_LABEL: self.name, **labels}
+        selector = ",".join(f"{key}={value}" for key, value in wanted.items())
+        return self._api.list("Pod", selector).items
 
     def _driver(self) -> dict[str, Any] | None:
-        return _newest(self._pods(), lambda labels: labels.get(ROLE_LABEL) == DRIVER)
+        return _newest(self._pods(**{ROLE_LABEL: DRIVER}))
 
     def _running_driver(self) -> str | None:
         """The name of the driver pod that runs."""
@@ -177,8 +354,7 @@ class SubmittedJob:
         match = _MEMBER.fullmatch(member)
         if match is None:
             return None
-        wanted = {ROLE_LABEL: match[1], INDEX_LABEL: str(int(match[2]))}
-        return _newest(self._pods(), lambda labels: wanted.items() <= labels.items())
+        return _newest(self._pods(**{ROLE_LABEL: match[1], INDEX_LABEL: str(int(match[2]))}))
 
 
 def open_job(run: Path) -> SubmittedJob:
@@ -204,16 +380,35 @@ def list_jobs(namespace: str | None) -> list[JobSummary]:
     """All jobs of a namespace; None: of that of the current context."""
     api = KubernetesApi.of_user(namespace)
     pods = api.list("Pod", _ALL_JOBS).items
+    refusals = functools.cache(lambda: read_refusals(api))
     found = []
     for job in api.list("Job", _ALL_JOBS).items:
         name = job["metadata"]["name"]
         theirs = [one for one in pods if one["metadata"]["labels"].get(JOB_LABEL) == name]
-        found.append(summarize(job, theirs))
+        found.append(summarize(job, theirs, refusals))
     return sorted(found, key=lambda one: one.name)
 
 
-def summarize(job: dict[str, Any], pods: Sequence[dict[str, Any]]) -> JobSummary:
-    """The state of a job by its Job and its pods."""
+def read_refusals(api: KubernetesApi) -> tuple[dict[str, Any], ...]:
+    """Events of drivers that could not be created; none where the user may not list events."""
+    try:
+        return api.list("Event", fields="reason=FailedCreate,involvedObject.kind=Job").items
+    except ApiError as error:
+        if error.status == 403:
+            return ()
+        raise
+
+
+def summarize(
+    job: dict[str, Any],
+    pods: Sequence[dict[str, Any]],
+    refusals: Callable[[], Sequence[dict[str, Any]]],
+) -> JobSummary:
+    """The state of a job by its Job and its pods.
+
+    Args:
+        refusals: Events of drivers that were refused, read only while a job waits for its driver.
+    """
     metadata, status = job["metadata"], job.get("status", {})
     ends = {
         one["type"]: one for one in status.get("conditions") or () if one.get("status") == "True"
@@ -223,7 +418,7 @@ def summarize(job: dict[str, Any], pods: Sequence[dict[str, Any]]) -> JobSummary
         if pod["status"].get("phase") == "Running":
             role = pod["metadata"]["labels"].get(ROLE_LABEL, "")
             running[role] = running.get(role, 0) + 1
-    driver = _newest(pods, lambda labels: labels.get(ROLE_LABEL) == DRIVER)
+    driver = _newest([one for one in pods if one["metadata"]["labels"].get(ROLE_LABEL) == DRIVER])
     state: JobState
     reason = ""
     if "Complete" in ends:
@@ -231,14 +426,44 @@ def summarize(job: dict[str, Any], pods: Sequence[dict[str, Any]]) -> JobSummary
     elif "Failed" in ends:
         state, reason = "failed", _last_words(driver) or ends["Failed"].get("message", "")
     elif job["spec"].get("suspend"):
-        state = "stopping" if pods else "stopped"
+        state = "stopping" if _living(pods) else "stopped"
     elif running.get(DRIVER):
-        state = "running"
+        state, reason = "running", _explain_members(pods)
     else:
         state = "waiting"
-        reason = "its driver is being created" if driver is None else explain_waiting(driver)
-    folder = metadata.get("annotations", {}).get(FOLDER_ANNOTATION, "")
-    return JobSummary(metadata["name"], metadata["namespace"], state, folder, running, reason)
+        reason = explain_waiting(driver) if driver else _explain_creation(job, refusals())
+    name, namespace = metadata["name"], metadata["namespace"]
+    return JobSummary(name, namespace, state, _folder_of(job), running, reason)
+
+
+def _folder_of(job: dict[str, Any]) -> str:
+    return str(job["metadata"].get("annotations", {}).get(FOLDER_ANNOTATION, ""))
+
+
+def _explain_creation(job: dict[str, Any], refusals: Sequence[dict[str, Any]]) -> str:
+    uid = job["metadata"]["uid"]
+    of_job = [one for one in refusals if one["involvedObject"].get("uid") == uid]
+    if not of_job:
+        return "its driver is being created"
+    newest = max(of_job, key=lambda one: one.get("lastTimestamp") or "")
+    # "Error creating: pods "clicks-x2x" is forbidden: exceeded quota: …"
+    why = newest.get("message", "").rpartition(" is forbidden: ")[2]
+    return f"its driver cannot be created: {why.removeprefix('Error creating: ')}"
+
+
+def _explain_members(pods: Sequence[dict[str, Any]]) -> str:
+    """Why members have no pod that runs, the same for several said once; empty if all have."""
+    waiting: dict[str, list[str]] = {}
+    for pod in pods:
+        if INDEX_LABEL in pod["metadata"]["labels"] and (why := explain_waiting(pod)):
+            waiting.setdefault(why, []).append(_member_name(pod))
+    return "; ".join(f"{_enumerate(sorted(who))}: {why}" for why, who in waiting.items())
+
+
+def _enumerate(names: Sequence[str]) -> str:
+    """The first few of many."""
+    shown, num_others = names[:_NAMES_SHOWN], len(names) - _NAMES_SHOWN
+    return ", ".join(shown) + (f" and {num_others} others" if num_others > 0 else "")
 
 
 def _last_words(pod: dict[str, Any] | None) -> str:
@@ -251,11 +476,26 @@ def _last_words(pod: dict[str, Any] | None) -> str:
     return ""
 
 
-def _newest(
-    pods: Sequence[dict[str, Any]], wanted: Callable[[dict[str, str]], bool]
-) -> dict[str, Any] | None:
-    found = [pod for pod in pods if wanted(pod["metadata"].get("labels", {}))]
-    return max(found, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
+def _last_line(text: str) -> str:
+    return next(reversed(text.strip().splitlines()), "no message")
+
+
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _living(pods: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that have not ended; a Job keeps the pods of drivers that failed."""
+    return [pod for pod in pods if pod["status"].get("phase") not in {"Succeeded", "Failed"}]
+
+
+def _newest(pods: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    return max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
 
 
 def _member_name(pod: dict[str, Any]) -> str:

@@ -7,22 +7,40 @@ that fails halfway, and a job that is deleted, leave nothing behind.
 import base64
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import yaml
 
+from ctr_pipeline.apps.cluster.local_queue import HOLD_PODS_BACK, examine_queue
+from ctr_pipeline.apps.cluster.quota import PodNeed, QuotaFinding, examine_quotas
+from ctr_pipeline.apps.cluster.rights import (
+    COMMANDS,
+    QUOTA_RIGHT,
+    RBAC_GROUP,
+    driver_rules,
+    require_rights,
+    superfluous_rights,
+)
 from ctr_pipeline.config import LoadedConfig
-from ctr_pipeline.config.models import Config
+from ctr_pipeline.config.kubernetes import KubernetesConfig
+from ctr_pipeline.config.models import Config, working_copy
+from ctr_pipeline.distributed.coordination.launching import MemberStart
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
+from ctr_pipeline.distributed.launchers.kubernetes.pod_states import DISRUPTIONS, escapes_queue
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
     CONFIG_FOLDER,
     CONTAINER,
     JOB_LABEL,
+    METRICS_PORT,
     ClusterJob,
     Manifest,
     driver_environment,
     job_labels,
+    member_pod,
     pod_template,
 )
 from ctr_pipeline.distributed.rpc.access import make_secrets
@@ -31,23 +49,20 @@ from ctr_pipeline.errors import CtrPipelineError
 
 DRIVER = "driver"
 FOLDER_ANNOTATION = "ctrpipe.dev/run-folder"
+STRATEGY_ANNOTATION = "ctrpipe.dev/strategy"
 
 _LONGEST_NAME = 32
 """With role, number and name of a start, a pod's name is its host name: at most 63 characters."""
 _DRIVER_GRACE_SECONDS = 180
 _RESTARTS = 20
+_SCRATCH = "scratch"
+"""For working copies of runs at an address, in the claim."""
+
+_ACCOUNT_SECONDS, _ACCOUNT_PAUSE_SECONDS = 30, 1
+"""For the service account that a namespace is given after it was made."""
+
 _USER_ERROR = 1
 _TERMINATED = 128 + signal.SIGTERM
-_POD_VERBS = ("create", "delete", "get", "list", "watch")
-_RIGHTS = (
-    *(("create", "batch", "jobs"), ("patch", "batch", "jobs"), ("delete", "batch", "jobs")),
-    *(("create", "", kind) for kind in ("configmaps", "secrets", "serviceaccounts")),
-    *(("create", "rbac.authorization.k8s.io", kind) for kind in ("roles", "rolebindings")),
-    ("create", "networking.k8s.io", "networkpolicies"),
-    ("get", "", "persistentvolumeclaims"),
-    *((verb, "", "pods") for verb in _POD_VERBS),
-)
-"""A user can only give the driver rights that are the user's own."""
 
 
 def name_job(config: Config) -> str:
@@ -81,6 +96,12 @@ def plan_objects(
         path = Path(config.model.file)
         files[path.name] = _read_model(path)
         overrides.append(f"model.file={CONFIG_FOLDER}/{path.name}")
+    folder = config.output
+    if config.stored_at is not None:
+        # All pods see the claim, and no other disk of each other.
+        scratch = config.runtime.scratch or _SCRATCH
+        overrides.append(f"runtime.scratch={scratch}")
+        folder = str(working_copy(config.stored_at, scratch))
     arguments = [part for one in overrides for part in ("--set", one)]
     command = [
         *("python", "-m", "ctr_pipeline", "run", f"{CONFIG_FOLDER}/config.yaml"),
@@ -99,7 +120,10 @@ def plan_objects(
         service_account=name,
     )
     job = _object("batch/v1", "Job", name, namespace)
-    job["metadata"]["annotations"] = {FOLDER_ANNOTATION: config.output}
+    job["metadata"]["annotations"] = {
+        FOLDER_ANNOTATION: folder,
+        STRATEGY_ANNOTATION: config.runtime.strategy,
+    }
     job["spec"] = {
         "suspend": True,
         "backoffLimit": _RESTARTS,
@@ -115,7 +139,8 @@ def plan_objects(
                         "values": [_USER_ERROR],
                     },
                 },
-                # A driver that was asked to end has taken a checkpoint: that is no failure.
+                # A driver that was asked to end has left its members to the next one, or has taken
+                # a checkpoint: that is no failure.
                 {
                     "action": "Ignore",
                     "onExitCodes": {
@@ -126,7 +151,7 @@ def plan_objects(
                 },
                 {
                     "action": "Ignore",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                    "onPodConditions": [{"type": one, "status": "True"} for one in DISRUPTIONS],
                 },
             ]
         },
@@ -134,23 +159,35 @@ def plan_objects(
     }
     encoded = {key: base64.b64encode(value).decode() for key, value in secrets.items()}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    rbac = "rbac.authorization.k8s.io"
     ours = {"podSelector": {"matchLabels": {JOB_LABEL: name}}}
     return [
         job,
         _object("v1", "ServiceAccount", name, namespace) | {"automountServiceAccountToken": False},
-        _object(f"{rbac}/v1", "Role", name, namespace)
-        | {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": list(_POD_VERBS)}]},
-        _object(f"{rbac}/v1", "RoleBinding", name, namespace)
+        _object(f"{RBAC_GROUP}/v1", "Role", name, namespace) | {"rules": driver_rules(name)},
+        _object(f"{RBAC_GROUP}/v1", "RoleBinding", name, namespace)
         | {
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
+            "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
             "subjects": [subject],
         },
         _object("v1", "ConfigMap", name, namespace) | {"data": files},
         _object("v1", "Secret", name, namespace) | {"type": "Opaque", "data": encoded},
         _object("networking.k8s.io/v1", "NetworkPolicy", name, namespace)
-        | {"spec": {**ours, "policyTypes": ["Ingress"], "ingress": [{"from": [ours]}]}},
+        | {"spec": {**ours, "policyTypes": ["Ingress"], "ingress": _ingress(ours, options)}},
     ]
+
+
+def _ingress(ours: Manifest, options: KubernetesConfig) -> list[Manifest]:
+    """Who may reach the pods of a job: each other; and whoever reads their metrics, only these."""
+    rules: list[Manifest] = [{"from": [ours]}]
+    if options.metrics_from is not None:
+        labels = {"kubernetes.io/metadata.name": options.metrics_from}
+        rules.append(
+            {
+                "from": [{"namespaceSelector": {"matchLabels": labels}}],
+                "ports": [{"protocol": "TCP", "port": METRICS_PORT}],
+            }
+        )
+    return rules
 
 
 def render_manifests(loaded: LoadedConfig, *, name: str) -> str:
@@ -160,24 +197,185 @@ def render_manifests(loaded: LoadedConfig, *, name: str) -> str:
     return yaml.safe_dump_all(objects, sort_keys=False, width=100)
 
 
-def submit(loaded: LoadedConfig, *, name: str) -> ClusterJob:
+def submit(
+    loaded: LoadedConfig,
+    *,
+    name: str,
+    warn: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> ClusterJob:
     """Checks what a cluster can refuse, then starts the job.
 
+    Args:
+        warn: Takes sentences about what lets the job run, but not as the config says.
+        pause: Waits seconds.
+
     Raises:
-        CtrPipelineError: A key, a right, the claim or the cluster's consent is missing, or there is
-            a job of this name.
+        CtrPipelineError: A key, a right, the claim, the queue, room or the cluster's consent is
+            missing, or there is a job of this name.
     """
     options = loaded.config.kubernetes
     api = KubernetesApi.of_user(options.namespace)
     objects = plan_objects(loaded, name=name, namespace=api.namespace, secrets=make_secrets())
-    _require_rights(api)
+    require_rights(api, COMMANDS["submit"])
     _require_claim(api, str(options.claim))
-    for manifest in (*objects, _driver_pod(objects[0])):
-        try:
-            api.create(manifest, dry_run=True)
-        except ApiError as error:
-            raise _explain_refusal(error, manifest) from error
+    if options.queue is not None and (found := examine_queue(api, options.queue)):
+        for sentence in _sentences([found], api.namespace):
+            warn(sentence)
+    for manifest in objects:
+        _check_object(api, manifest)
+    needs = [_check_pod(api, one, pause) for one in plan_pods(loaded.config, objects[0])]
+    for sentence in _check_quotas(api, needs):
+        warn(sentence)
+    if superfluous := superfluous_rights(api, name):
+        warn(
+            f"the account of the job may also {'; '.join(superfluous)}: roles that are bound to "
+            f"all accounts of the namespace '{api.namespace}' allow it, and the job needs none"
+        )
     return create_objects(api, objects)
+
+
+@dataclass(frozen=True)
+class PlannedPod:
+    """A pod of a job, and how many like it there will be.
+
+    Attributes:
+        key: The config key that describes it.
+    """
+
+    key: str
+    manifest: Manifest
+    least: int
+    most: int
+
+
+def plan_pods(config: Config, job: Manifest) -> list[PlannedPod]:
+    """The pods of a job, one for each role, as its Job and its driver will make them.
+
+    Args:
+        job: The Job as `plan_objects` planned it.
+    """
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    template = job["spec"]["template"]
+    # Its account does not exist yet.
+    spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
+    metadata = template["metadata"] | {"name": f"{name}-{DRIVER}"}
+    driver = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    workers = config.runtime.workers
+    least, most = (1, 1) if workers == "auto" else (workers.min, workers.max)
+    members: list[tuple[Literal["ps", "worker"], str, int, int]] = [
+        ("worker", "workers", least, most)
+    ]
+    if number := config.runtime.num_servers:
+        members.insert(0, ("ps", "parameter_servers", number, number))
+    return [
+        PlannedPod("kubernetes.master", driver, 1, 1),
+        *(
+            PlannedPod(
+                f"kubernetes.{key}", _planned_member(config, role, name, namespace), least, most
+            )
+            for role, key, least, most in members
+        ),
+    ]
+
+
+def _planned_member(
+    config: Config, role: Literal["ps", "worker"], job: str, namespace: str
+) -> Manifest:
+    folder = PurePosixPath(config.kubernetes.folder)
+    return member_pod(
+        config.kubernetes,
+        ClusterJob(job, namespace, "unknown"),
+        MemberStart(role, 0, incarnation="planned"),
+        ["-m", "ctr_pipeline", role],
+        logs_folder=Path(folder / config.output / "job/logs"),
+        working_folder=Path(folder),
+        environment={},
+        restarts=0,
+        server_grace_seconds=config.runtime.termination_grace_seconds,
+    )
+
+
+def _check_object(api: KubernetesApi, manifest: Manifest) -> None:
+    try:
+        api.create(manifest, dry_run=True)
+    except ApiError as error:
+        if error.may_pass and not error.exceeds_quota:
+            raise
+        # The Role that is bound has only been checked so far.
+        if error.status != 404 or manifest["kind"] != "RoleBinding":
+            raise _explain_refusal(error, manifest) from error
+
+
+def _check_pod(api: KubernetesApi, planned: PlannedPod, pause: Callable[[float], None]) -> PodNeed:
+    """Has the server admit a pod: a Job, and a driver, whose pods are refused say nothing here."""
+    admitted = planned.manifest
+    try:
+        # What the namespace gives by default, and what it adds, counts against its quotas.
+        admitted = _admit(api, admitted, pause)
+    except ApiError as error:
+        if error.lacks_account:
+            raise CtrPipelineError(
+                f"the pods of {planned.key} have no service account: {error.message}",
+                place=f"namespace {api.namespace}",
+                remedy="Kubernetes makes 'default' with each namespace; 'kubectl get "
+                "serviceaccounts' shows those that there are",
+            ) from error
+        if error.may_pass and not error.exceeds_quota:
+            raise
+        # `_check_quotas` says more about a quota that has no room now.
+        if not error.exceeds_quota:
+            raise CtrPipelineError(
+                f"the cluster refuses the pods of {planned.key}: {error.message}",
+                remedy=f"Change {planned.key} or the keys that all pods share",
+            ) from error
+    else:
+        if escapes_queue(admitted):
+            raise CtrPipelineError(
+                f"Kueue does not hold back the pods of {planned.key}: they would not wait in the "
+                "queue",
+                remedy=HOLD_PODS_BACK,
+            )
+    return PodNeed(planned.key, admitted["spec"], planned.least, planned.most)
+
+
+def _admit(api: KubernetesApi, pod: Manifest, pause: Callable[[float], None]) -> Manifest:
+    """A pod as the server would create it; the account of a new namespace is waited for."""
+    for _ in range(_ACCOUNT_SECONDS // _ACCOUNT_PAUSE_SECONDS):
+        try:
+            return api.create(pod, dry_run=True)
+        except ApiError as error:
+            if not error.lacks_account:
+                raise
+        pause(_ACCOUNT_PAUSE_SECONDS)
+    return api.create(pod, dry_run=True)
+
+
+def _check_quotas(api: KubernetesApi, needs: Sequence[PodNeed]) -> list[str]:
+    """Sentences about quotas that have no room now.
+
+    Raises:
+        CtrPipelineError: One never has.
+    """
+    try:
+        quotas = api.list("ResourceQuota").items
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return [f"you may not {QUOTA_RIGHT}, so whether the job fits into a quota is not known"]
+    return _sentences(examine_quotas(quotas, needs), api.namespace)
+
+
+def _sentences(found: Sequence[QuotaFinding], namespace: str) -> list[str]:
+    """What a job has to wait for.
+
+    Raises:
+        CtrPipelineError: It would wait for ever.
+    """
+    for one in found:
+        if one.is_final:
+            raise CtrPipelineError(one.message, place=f"namespace {namespace}", remedy=one.remedy)
+    return [f"{one.message}. {one.remedy}" for one in found]
 
 
 def create_objects(api: KubernetesApi, objects: Sequence[Manifest]) -> ClusterJob:
@@ -206,15 +404,6 @@ def _object(version: str, kind: str, name: str, namespace: str) -> Manifest:
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
-def _driver_pod(job: Manifest) -> Manifest:
-    """The pod that the Job will make: a Job whose pods are refused is created without a word."""
-    template = job["spec"]["template"]
-    metadata = template["metadata"] | {"name": f"{job['metadata']['name']}-{DRIVER}"}
-    # Its account does not exist yet.
-    spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
 def _read_model(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -223,21 +412,6 @@ def _read_model(path: Path) -> str:
         raise CtrPipelineError(
             f"the model's file cannot be read: {reason}", place=str(path)
         ) from error
-
-
-def _require_rights(api: KubernetesApi) -> None:
-    missing = [
-        f"{verb} {resource}"
-        for verb, group, resource in _RIGHTS
-        if not api.may(verb, group, resource)
-    ]
-    if missing:
-        raise CtrPipelineError(
-            f"you may not {', '.join(missing)}",
-            place=f"namespace {api.namespace}",
-            remedy="Ask for a role with these rights in this namespace, or choose another one with "
-            "kubernetes.namespace",
-        )
 
 
 def _require_claim(api: KubernetesApi, name: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from sqlglot import exp
 
 from ctr_pipeline import durable
-from ctr_pipeline.apps.results.place import ResultPlan
+from ctr_pipeline.apps.results.target import ResultPlan
 from ctr_pipeline.errors import DataError, RunFolderError
 
 _CONFIG = {
@@ -19,12 +19,12 @@ _CONFIG = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-_TYPES = {pa.string(): "VARCHAR", pa.float32(): "FLOAT"}
+_TYPES = {pa.string(): "VARCHAR", pa.float32(): "FLOAT", pa.float64(): "DOUBLE"}
 _ROWS = "rows_of_results"
 _BATCH_ROWS = 65_536
 
 
-class DuckDbPlace:
+class DuckDbTarget:
     """A table, in a file that is made where it is absent.
 
     Rows wait in a temporary file beside the database until all are known; then one transaction
@@ -44,7 +44,7 @@ class DuckDbPlace:
         self._file = Path(path).expanduser()
 
     def check(self, results: ResultPlan) -> None:
-        """As `ResultPlace.check`; a table that exists must have the columns of the results."""
+        """As `ResultTarget.check`; a table that exists must have the columns of the results."""
         results.require_other_data(self._address)
         if not self._file.parent.is_dir():
             raise RunFolderError(
@@ -78,7 +78,7 @@ class DuckDbPlace:
         results.require_overwrite(self._address)
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """As `ResultPlace.write`."""
+        """As `ResultTarget.write`."""
         with (
             durable.os_errors_explained(self._file),
             tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".results-") as waiting,

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 
 from ctr_pipeline import durable
 from ctr_pipeline.apps.outputs import require_output
-from ctr_pipeline.apps.results.place import ResultPlan
+from ctr_pipeline.apps.results.target import ResultPlan
 from ctr_pipeline.errors import DataError
 
 
-class FilePlace:
+class FileTarget:
     """A Parquet or CSV file, by its ending."""
 
     def __init__(self, path: str) -> None:
@@ -22,13 +22,13 @@ class FilePlace:
         check_ending(path)
 
     def check(self, results: ResultPlan) -> None:
-        """As `ResultPlace.check`."""
+        """As `ResultTarget.check`."""
         require_output(
             self._path, overwrite=results.overwrite, reads=results.reads, spares=results.spares
         )
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """As `ResultPlace.write`."""
+        """As `ResultTarget.write`."""
         with durable.durable_write(self._path) as file:
             write_rows(self._path.name, file, schema, batches)
 

@@ -5,13 +5,13 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from ctr_pipeline.apps.results.place import ResultPlan
+from ctr_pipeline.apps.results.target import ResultPlan
 from ctr_pipeline.dataset.formats.maxcompute.client import MaxComputeClient, connect
 from ctr_pipeline.dataset.formats.maxcompute.table import parse_address
 from ctr_pipeline.errors import RunFolderError
 
 
-class MaxComputePlace:
+class MaxComputeTarget:
     """A table that is there, and has the columns of the results; a partition is made if absent.
 
     Rows become visible by one commit, which replaces those of the table or partition.
@@ -25,7 +25,7 @@ class MaxComputePlace:
         return connect()
 
     def check(self, results: ResultPlan) -> None:
-        """As `ResultPlace.check`; probabilities may be FLOAT or DOUBLE, all else is STRING."""
+        """As `ResultTarget.check`; probabilities may be FLOAT or DOUBLE, all else is STRING."""
         place = str(self._address)
         results.require_other_data(place)
         facts = self._client.describe(self._address, may_lack_partition=True)
@@ -42,7 +42,7 @@ class MaxComputePlace:
             results.require_overwrite(place, "has rows already")
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """As `ResultPlace.write`."""
+        """As `ResultTarget.write`."""
         self._client.replace_rows(self._address, batches)
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from ctr_pipeline.apps.results.file import check_ending, write_rows
-from ctr_pipeline.apps.results.place import ResultPlan
+from ctr_pipeline.apps.results.target import ResultPlan
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import ObjectMissingError, check_key
 
 
-class StoredObjectPlace:
+class StoredObjectTarget:
     """`s3://bucket/scores/today.parquet`."""
 
     def __init__(self, address: str) -> None:
@@ -29,7 +29,7 @@ class StoredObjectPlace:
         self._storage = open_storage(folder)
 
     def check(self, results: ResultPlan) -> None:
-        """As `ResultPlace.check`; data is told apart by its address alone."""
+        """As `ResultTarget.check`; data is told apart by its address alone."""
         results.require_other_data(self._address)
         try:
             self._storage.stat(self._key)
@@ -38,6 +38,6 @@ class StoredObjectPlace:
         results.require_overwrite(self._address)
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """As `ResultPlace.write`."""
+        """As `ResultTarget.write`."""
         with self._storage.create(self._key) as file:
             write_rows(self._key, file, schema, batches)

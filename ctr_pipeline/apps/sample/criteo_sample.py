@@ -209,11 +209,11 @@ def _to_batch(draw: Draw, labels_B: NDArray[np.int8], seed: int) -> Any:
     for order in range(NUM_NUMBERS):
         columns.append(pa.array(draw.numbers_NB[order], mask=draw.number_missing_NB[order]))
     for column in range(NUM_CATEGORIES):
-        columns.append(_to_hexadecimal(draw.ids_FB[column], derive_key(seed, column)))
+        columns.append(hexadecimal_names(draw.ids_FB[column], derive_key(seed, column)))
     return pa.record_batch(columns, names=list(COLUMN_NAMES))
 
 
-def _to_hexadecimal(ids_B: NDArray[np.int64], key: int) -> Any:
+def hexadecimal_names(ids_B: NDArray[np.int64], key: int) -> Any:
     """Ids as 8 hexadecimal digits that show no order, distinct for distinct ids; -1 as NULL."""
     values_B = scramble_32_bits(ids_B.astype(np.uint32), key)
     # Big-endian bytes, each looked up as two digits: 8 bytes of text a value.

@@ -23,7 +23,6 @@ from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.control import ENDED_STATES, Job, find_state
-from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.encode import encoded_fingerprint
 
@@ -40,7 +39,7 @@ def decide_beside(runtime: RuntimeConfig, job_state: str | None) -> bool:
             job that has ended does not train: its best epoch is the model, and the lock is soon
             free.
     """
-    return has_members(runtime) and job_state not in ENDED_STATES
+    return runtime.has_members and job_state not in ENDED_STATES
 
 
 def find_job_state(run: RunFolder) -> str | None:

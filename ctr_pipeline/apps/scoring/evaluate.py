@@ -15,9 +15,16 @@ from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.errors import ConfigError, DataError, FolderInUseError
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.run import held_out, not_trained_on, prepare_as_trained
+from ctr_pipeline.pipeline.run import prepare_as_trained
 from ctr_pipeline.pipeline.stages.column_problems import GROUP_BY, group_problems
-from ctr_pipeline.pipeline.stages.evaluate import findings_on, measure, run_evaluation, split_scorer
+from ctr_pipeline.pipeline.stages.evaluate import (
+    findings_on,
+    held_out,
+    measure,
+    not_trained_on,
+    run_evaluation,
+    split_scorer,
+)
 from ctr_pipeline.pipeline.trained_run import logged, opened_trained
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.scoring import ScoredRows
@@ -76,7 +83,7 @@ def _evaluate_trained(context: RunContext) -> dict[str, Any]:
 
         cut = find_trained_cut(loaded, run, progress)
         prepared = prepare_as_trained(context, cut.plan, cut.state)
-        splits = {name: prepared.encoding.folders[name] for name in held_out(prepared.encoding)}
+        splits = held_out(prepared.encoding.folders)
         with scored_in_processes(
             loaded,
             run,
@@ -100,7 +107,7 @@ def _evaluate_trained(context: RunContext) -> dict[str, Any]:
         results = run_evaluation(
             context,
             prepared.analysis.ingested,
-            not_trained_on(loaded, prepared.encoding),
+            not_trained_on(loaded.config, prepared.encoding.folders),
             split_scorer(model, progress),
             predictions=run.predictions,
         )

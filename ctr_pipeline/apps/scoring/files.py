@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError
-from ctr_pipeline.pipeline.job.launchers import has_members
 from ctr_pipeline.pipeline.resources import bound_libraries, num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
@@ -102,8 +102,19 @@ def stream_file(
     label_required: bool,
     ledger: BadRowLedger,
     keep: Sequence[str] = (),
+    source: Source | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The good rows of files, with the columns that the model and the results need."""
+    """The good rows of files, with the columns that the model and the results need.
+
+    Args:
+        loaded: The config.
+        plan: What the model reads.
+        data: The files.
+        label_required: Whether the label is read.
+        ledger: Counts bad rows.
+        keep: Columns that the results have beside the scores.
+        source: What `inspect_new` found; None: the files are looked at.
+    """
     config, kept_by = loaded.config, "--keep"
     if label_required:
         keep, kept_by = [*keep, *config.evaluation.columns], "evaluation.group_by (or --by)"
@@ -118,12 +129,13 @@ def stream_file(
         lists=plan.list_columns,
         ledger=ledger,
         threads=num_threads(config.runtime),
+        source=source,
     )
 
 
 def scores_by_job(loaded: LoadedConfig, run: RunFolder) -> bool:
     """Whether members of a job score: the config says so, and the model is one of theirs."""
-    return has_members(loaded.config.runtime) and (run.job / "spec.json").exists()
+    return loaded.config.runtime.has_members and (run.job / "spec.json").exists()
 
 
 def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> FileScorer:

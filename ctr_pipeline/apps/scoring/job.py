@@ -23,21 +23,26 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
+from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.stream import inspect_new
+from ctr_pipeline.dataset.versions import SourceVersions
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
-from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, cut_file_name
+from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, Cuts, cut_file_name
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.job.following import follow_job
-from ctr_pipeline.pipeline.job.launchers import launch, needs_tls
+from ctr_pipeline.pipeline.job.launchers import launch
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
+from ctr_pipeline.pipeline.job.spec_file import relative_to
 from ctr_pipeline.pipeline.job.trained_cut import TrainedCut, find_trained_cut
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, discard_unlocked
 from ctr_pipeline.pipeline.stages.encode import encode_in_order
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.course import Supervision
 
 _KEEP_ATTEMPTS = 5
 _NEW_ROWS = "test"
@@ -79,7 +84,9 @@ def scored_in_processes(
         Interrupted: It was stopped.
     """
     with _own_folder(run) as folder:
-        yield _score(loaded, run, folder, cut, splits, find_another=find_another, progress=progress)
+        yield score_splits(
+            loaded, run, folder, cut, splits, find_another=find_another, progress=progress
+        )
 
 
 @contextmanager
@@ -92,7 +99,7 @@ def _own_folder(run: RunFolder) -> Iterator[RunFolder]:
         shutil.rmtree(folder.path, ignore_errors=True)
 
 
-def _score(
+def score_splits(
     loaded: LoadedConfig,
     run: RunFolder,
     folder: RunFolder,
@@ -102,6 +109,7 @@ def _score(
     find_another: Callable[[], TrainedCut],
     progress: Progress,
 ) -> CutScores:
+    """Scores splits in a job of that folder; the other arguments are of `scored_in_processes`."""
     kept = _keep_cut(run, folder, cut, find_another)
     facts = kept.facts
     access = _prepare(loaded, run, folder, kept, splits)
@@ -122,9 +130,11 @@ def _keep_cut(
         manifest = cut.manifest
         names = {file.name for file in manifest.files.all_files()}
         folder.checkpoints.mkdir(parents=True)
+        cuts = Cuts(CutStorage(run.checkpoint_storage), None)
         try:
-            for name in (*names, cut_file_name(manifest.facts.cut)):
-                _keep_file(run, name, folder.checkpoints / name)
+            with cuts.pinned(manifest):
+                for name in (*names, cut_file_name(manifest.facts.cut)):
+                    _keep_file(run, name, folder.checkpoints / name)
         except (FileNotFoundError, CheckpointError):
             # Training went on meanwhile, and deleted this one.
             shutil.rmtree(folder.checkpoints)
@@ -157,26 +167,34 @@ def _prepare(
     config = loaded.config
     runtime = config.runtime.model_copy(update={"ledger": "sqlite"})
     own = config.model_copy(update={"output": str(folder.path.resolve()), "runtime": runtime})
-    access = Access.create(folder.job, tls=needs_tls(runtime))
+    access = Access.create(folder.job, tls=runtime.needs_tls)
     durable.write_text(folder.config, resolved_yaml(own))
     shutil.copyfile(run.statistics, folder.statistics)
     shutil.copyfile(run.preprocessing, folder.preprocessing)
-    spec = load_spec(run.job)
-    shapes = [split for split in spec.splits if split.name == "train"]
+    spec = load_spec(run.job).within(run.path)
+    shapes = [
+        replace(split, folder=relative_to(folder, Path(split.folder)))
+        for split in spec.splits
+        if split.name == "train"
+    ]
     for name, rows in splits.items():
         meta = load_meta(rows)
         if meta is None:
             raise DataError("holds no encoded rows", place=str(rows))
-        shapes.append(EncodedSplit(name, str(rows.resolve()), meta.num_rows))
+        shapes.append(EncodedSplit(name, relative_to(folder, rows), meta.num_rows))
     save_spec(
         folder.job,
         replace(
             spec,
+            counts_file=relative_to(folder, Path(spec.counts_file)),
             splits=tuple(shapes),
             num_parameter_servers=min(runtime.parameter_servers, spec.num_partitions),
-            checkpoints_folder=folder.checkpoints_address,
-            spill_folder=folder.checkpoints_address,
+            supervision=runtime.part(Supervision),
+            checkpoints_folder=relative_to(folder, folder.checkpoints),
+            spill_folder=relative_to(folder, folder.checkpoints),
             scores_cut=cut.facts.cut,
+            # Where it runs beside a training, that goes on being the one that writes the run.
+            fence=None,
         ),
     )
     return access
@@ -188,12 +206,14 @@ class JobScorer:
 
     Attributes:
         cut: The cut of the best epoch.
+        score: Scores splits, as `score_splits` does.
     """
 
     loaded: LoadedConfig
     run: RunFolder
     cut: TrainedCut
     progress: Progress
+    score: Callable[..., CutScores] = score_splits
 
     def score_file(
         self,
@@ -210,13 +230,25 @@ class JobScorer:
         Raises:
             DataError: The files changed between; raised while the result is read.
         """
+        source = inspect_new(self.loaded.config.data, data, label_required=label_required)
+        versions = SourceVersions.of(source)
+        read = partial(
+            stream_file,
+            self.loaded,
+            self.cut.plan,
+            data,
+            label_required=label_required,
+            keep=keep,
+            # Of a database, which may give other rows each time, they are fetched once.
+            source=source,
+        )
         with _own_folder(self.run) as folder:
             rows = folder.encoded / _NEW_ROWS
-            num_rows = self._encode(rows, data, label_required=label_required, keep=keep)
+            num_rows = self._encode(rows, read)
             if not num_rows:
                 return iter(())
             splits = {_NEW_ROWS: rows}
-            scores = _score(
+            scores = self.score(
                 self.loaded,
                 self.run,
                 folder,
@@ -226,18 +258,10 @@ class JobScorer:
                 progress=self.progress,
             )
             logits = scores.files.load(_NEW_ROWS, rows).logits
-        rows_again = stream_file(
-            self.loaded,
-            self.cut.plan,
-            data,
-            label_required=label_required,
-            ledger=ledger,
-            keep=keep,
-        )
-        return _with_scores(rows_again, logits, data)
+        return _with_scores(read(ledger=ledger), logits, source, versions)
 
-    def _encode(self, folder: Path, data: str, *, label_required: bool, keep: Sequence[str]) -> int:
-        """Encodes the rows for workers; returns their number.
+    def _encode(self, folder: Path, read: Callable[..., Iterator[pa.RecordBatch]]) -> int:
+        """Encodes the rows that `read` gives for workers; returns their number.
 
         Columns to keep are not written, but an error names missing ones before a job is started.
         """
@@ -250,14 +274,12 @@ class JobScorer:
             self.progress.task("Encoding rows", total=None) as task,
             EncodedWriter(
                 folder,
-                num_fields=plan.num_slots,
+                num_fields=plan.num_positions,
                 num_numbers=plan.num_floats,
                 fingerprint=self.cut.state.rows_fingerprint,
             ) as writer,
         ):
-            batches = stream_file(
-                self.loaded, plan, data, label_required=label_required, ledger=ledger, keep=keep
-            )
+            batches = read(ledger=ledger)
             for records in encode_in_order(encoder, writer, batches, targets=None, threads=threads):
                 writer.write_records(records)
                 num_rows += len(records.labels_B)
@@ -266,7 +288,10 @@ class JobScorer:
 
 
 def _with_scores(
-    batches: Iterator[pa.RecordBatch], logits: NDArray[np.float32], place: str
+    batches: Iterator[pa.RecordBatch],
+    logits: NDArray[np.float32],
+    source: Source,
+    versions: SourceVersions,
 ) -> Iterator[ScoredBatch]:
     begin = 0
     for batch in batches:
@@ -275,9 +300,10 @@ def _with_scores(
             break
         yield ScoredBatch(batch, logits[begin:end])
         begin = end
+    versions.require_same(source, "while its rows were scored")
     if begin != len(logits):
         raise DataError(
-            "changed while its rows were scored",
-            place=place,
-            remedy="Run the command again when nobody writes to it",
+            "gave other rows when they were read again",
+            place=str(next(iter(source.opened))),
+            remedy="Write the rows to a file, and score that",
         )

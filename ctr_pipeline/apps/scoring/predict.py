@@ -67,7 +67,7 @@ def predict_file(
         loaded: The config, whose key columns are carried.
         scorer: Scores rows with the trained model.
         data: File or glob.
-        output: Where they are written, as in `open_place`.
+        output: Where they are written, as in `open_target`.
         keep: More columns to carry.
         overwrite: Replace predictions that are at `output`.
 
@@ -77,28 +77,18 @@ def predict_file(
     import numpy as np
     import pyarrow as pa
 
-    from ctr_pipeline.apps.results.place import ResultPlan, open_place
+    from ctr_pipeline.apps.results.target import ResultPlan, open_target
     from ctr_pipeline.dataset.bad_rows import BadRowLedger
-    from ctr_pipeline.dataset.paths import paths_of
+    from ctr_pipeline.dataset.paths import paths_of_splits
     from ctr_pipeline.evaluation.likelihood import probabilities_of
 
     started = time.perf_counter()
     _check_kept(keep)
     keys = list(dict.fromkeys([*loaded.config.data.key_columns, *keep]))
     schema = pa.schema([*((key, pa.string()) for key in keys), (_PROBABILITY, pa.float32())])
-    place = open_place(output)
-    trained_data = loaded.config.data
-    trained_on = (trained_data.training_rows, trained_data.valid, trained_data.test)
-    place.check(
-        ResultPlan(
-            schema,
-            overwrite=overwrite,
-            reads=(data,),
-            spares=tuple(
-                path for paths in trained_on if paths is not None for path in paths_of(paths)
-            ),
-        )
-    )
+    place = open_target(output)
+    spares = paths_of_splits(loaded.config.data)
+    place.check(ResultPlan(schema, overwrite=overwrite, reads=(data,), spares=spares))
     ledger = BadRowLedger(loaded.config.data.bad_rows, loaded.config.data.max_bad_fraction)
     num_rows, total = 0, 0.0
 

@@ -13,7 +13,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -199,6 +199,9 @@ def require_search(loaded: LoadedConfig) -> TuneConfig:
         message = "a search trains one model a trial; give --set train.ensemble=1, and make an "
         message += "ensemble of what it finds"
         raise ConfigError([loaded.problem_at("train.ensemble", message)])
+    if config.stored_at is not None:
+        message = "the trials of a search lie in a folder; give --set output=runs/search"
+        raise ConfigError([loaded.problem_at("output", message)])
     require_optuna()
     return config.tune
 
@@ -239,15 +242,19 @@ def run_search(
     tune: TuneConfig,
     resume: bool,
     progress: Progress,
+    train: "TrialTraining | None" = None,
 ) -> TuneResult:
     """Trains trial after trial and keeps table, picture and best config up to date.
+
+    Args:
+        train: Trains one trial; `train_trial` if None.
 
     Raises:
         RunFolderError: The search that is to be resumed is another one.
         TrainingError: No trial was trained to its end.
     """
     folder = SearchFolder(run)
-    search = _Search(loaded, folder, encoding, tune, loaded.resolved_yaml(), progress)
+    search = Search(loaded, folder, encoding, tune, loaded.resolved_yaml(), progress)
     records = search.open(resume=resume)
     start = current_values(search.resolved, list(tune.space))
     while len(records) < tune.trials:
@@ -259,7 +266,7 @@ def run_search(
         place = f"{number + 1} of {tune.trials}"
         progress.log(f"Trial {number} ({place}): {values_text(proposal.values)}")
         with quiet_tracing():
-            record = search.try_values(proposal, number)
+            record = search.try_values(proposal, number, train or train_trial)
         durable.write_text(folder.trial(number).path / _RECORD, record.model_dump_json() + "\n")
         records.append(record)
         search.write_results(records)
@@ -307,7 +314,7 @@ def value_text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Search:
+class Search:
     """A running search.
 
     Attributes:
@@ -350,7 +357,7 @@ class _Search:
         self.progress.log(f"Resuming after {len(records)} trials")
         return records
 
-    def try_values(self, proposal: Proposal, number: int) -> TrialRecord:
+    def try_values(self, proposal: Proposal, number: int, train: "TrialTraining") -> TrialRecord:
         """Runs one trial; values that cannot be trained make it a failed one, not the search."""
         started = time.monotonic()
         run = self.folder.trial(number)
@@ -363,7 +370,7 @@ class _Search:
                 check_model=check_model,
             )
             run.keep_config(trial, self.folder.run.features)
-            record = self._train(trial, run, proposal, number)
+            record = train(self, trial, run, proposal, number)
         except ConfigError as error:
             reason = "; ".join(f"{problem.key}: {problem.message}" for problem in error.problems)
             record = failed.model_copy(update={"reason": f"no config: {reason}"})
@@ -372,61 +379,6 @@ class _Search:
         # Tables of many trials would fill the disk; the best config trains its model again.
         shutil.rmtree(run.checkpoints, ignore_errors=True)
         return record.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
-
-    def _train(
-        self, trial: LoadedConfig, run: RunFolder, proposal: Proposal, number: int
-    ) -> TrialRecord:
-        import keras
-
-        from ctr_pipeline.pipeline.model.dense_model import compile_model
-        from ctr_pipeline.pipeline.model.trained_model import initial_parameters
-        from ctr_pipeline.training.trainer import Trainer, TrainerFiles
-
-        values: list[float] = []
-
-        def judge(record: "EpochRecord") -> str:
-            value = record.valid_auc if self.tune.metric == "auc" else record.valid_logloss
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"the {self.tune.metric} after epoch {record.epoch + 1} is no number"
-                )
-            values.append(value)
-            return _PRUNED if proposal.is_hopeless(record.epoch, value) else ""
-
-        # Frees what Keras and the compiler keep of the trial before.
-        keras.utils.clear_session()
-        gc.collect()
-        with ExitStack() as stack:
-            config, shared, plan = trial.config, self.folder.run, self.encoding.plan
-            compiled = compile_model(config, shared, plan, trains=True)
-            parameters = initial_parameters(config, shared, plan, self.encoding.counts, compiled)
-            train, valid = (
-                stack.enter_context(EncodedReader(self.encoding.folders[split]))
-                for split in ("train", "valid")
-            )
-            trainer = Trainer(
-                config=config.train,
-                compiled=compiled,
-                embeddings=parameters.rows,
-                dense=parameters.dense,
-                train=train,
-                valid=valid,
-                files=TrainerFiles(run.checkpoint_storage, run.history, run.events),
-                progress=self.progress,
-                after_epoch=judge,
-            )
-            state = trainer.fit()
-        best = next(record.epoch for record in state.history if record.step == state.best_step)
-        is_pruned = state.finished == _PRUNED
-        return TrialRecord(
-            number=number,
-            values=proposal.values,
-            state="pruned" if is_pruned else "complete",
-            value=values[best],
-            best_epoch=best + 1,
-            epochs=tuple(values),
-            reason=_PRUNED if is_pruned else "",
-        )
 
     def write_results(self, records: list[TrialRecord]) -> None:
         """Writes table, page and best config of the trials so far."""
@@ -443,6 +395,74 @@ class _Search:
             f"# Train and evaluate it: ctrpipe run {folder.best}\n"
         )
         durable.write_text(folder.best, about + yaml_with(self.resolved, best.values))
+
+
+TrialTraining = Callable[[Search, LoadedConfig, RunFolder, Proposal, int], TrialRecord]
+"""Trains one trial."""
+
+
+def train_trial(
+    search: Search, trial: LoadedConfig, run: RunFolder, proposal: Proposal, number: int
+) -> TrialRecord:
+    """Trains one trial in its folder and says how it ended.
+
+    Args:
+        trial: The config with the values that are tried.
+
+    Raises:
+        TrainingError, ModelError: The values cannot be trained.
+    """
+    import keras
+
+    from ctr_pipeline.pipeline.model.dense_model import compile_model
+    from ctr_pipeline.pipeline.model.trained_model import initial_parameters
+    from ctr_pipeline.training.trainer import Trainer, TrainerFiles
+
+    values: list[float] = []
+
+    def judge(record: "EpochRecord") -> str:
+        value = record.valid_auc if search.tune.metric == "auc" else record.valid_logloss
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the {search.tune.metric} after epoch {record.epoch + 1} is no number"
+            )
+        values.append(value)
+        return _PRUNED if proposal.is_hopeless(record.epoch, value) else ""
+
+    # Frees what Keras and the compiler keep of the trial before.
+    keras.utils.clear_session()
+    gc.collect()
+    with ExitStack() as stack:
+        config, shared, plan = trial.config, search.folder.run, search.encoding.plan
+        compiled = compile_model(config, shared, plan, trains=True)
+        parameters = initial_parameters(config, shared, plan, search.encoding.counts, compiled)
+        train, valid = (
+            stack.enter_context(EncodedReader(search.encoding.folders[split]))
+            for split in ("train", "valid")
+        )
+        trainer = Trainer(
+            config=config.train,
+            compiled=compiled,
+            embeddings=parameters.rows,
+            dense=parameters.dense,
+            train=train,
+            valid=valid,
+            files=TrainerFiles(run.checkpoint_storage, run.history, run.events),
+            progress=search.progress,
+            after_epoch=judge,
+        )
+        state = trainer.fit()
+    best = next(record.epoch for record in state.history if record.step == state.best_step)
+    is_pruned = state.finished == _PRUNED
+    return TrialRecord(
+        number=number,
+        values=proposal.values,
+        state="pruned" if is_pruned else "complete",
+        value=values[best],
+        best_epoch=best + 1,
+        epochs=tuple(values),
+        reason=_PRUNED if is_pruned else "",
+    )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.messages import LeaseReply, Role, ScoreSummary
 from ctr_pipeline.distributed.coordination.moves import PlannedMove
+from ctr_pipeline.distributed.coordination.news import Topic
 from ctr_pipeline.distributed.coordination.placement import Placement
 
 Phase = Literal[
@@ -28,8 +29,8 @@ Phase = Literal[
 ]
 """`waiting`: for parameter servers and the first workers. `restoring`: parameter servers load a
 cut. `cutting`: the cut at the end of an epoch. `validating`: the split `valid` after an epoch.
-`scoring`: all splits under the best cut. `stopping`: the cut before an asked stop. `finished`,
-`stopped`, `failed`: members leave."""
+`scoring`: all splits under the best cut. `stopping`: workers pause, and the last cut before an
+asked stop. `finished`, `stopped`, `failed`: members leave."""
 
 RestoreFailure = Literal["damage", "storage", "outrun", "server"]
 """`damage`: the cut is proven bad, and the one before it is tried. `storage`: it cannot be read at
@@ -185,7 +186,7 @@ class CannotGoOn:
 
 @dataclass(frozen=True)
 class StopAsked:
-    """A person asks to stop; the job takes a cut first and can be resumed."""
+    """A person asks to stop; workers pause, and the job takes a cut first and can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -352,7 +353,7 @@ class MovePartitions:
 
 
 @dataclass(frozen=True)
-class PlacePartitions:
+class AnnouncePlacement:
     """Tell all servers who holds what; it is durable.
 
     Attributes:
@@ -451,11 +452,14 @@ class Announce:
     Attributes:
         done: How the job reacted.
         recovery_seconds: From the failure to work going on; None if that is not what this is.
+        is_disruption: Work was lost, or stands still, because of it.
     """
 
     what: str
     done: str
     recovery_seconds: float | None = None
+    topic: Topic = "job"
+    is_disruption: bool = False
 
 
 @dataclass(frozen=True)
@@ -489,7 +493,7 @@ Action = (
     | TakeCut
     | RestoreCut
     | MovePartitions
-    | PlacePartitions
+    | AnnouncePlacement
     | DropCuts
     | DecideEpoch
     | AnswerLease

@@ -12,6 +12,9 @@ EXIT_OUT_OF_MEMORY = 71
 EXIT_HALF_UPDATED = 72
 """Exit code of a parameter server that failed in the middle of an update."""
 
+EXIT_CUT_OFF = 74
+"""Exit code of a replica that is left out, because it and another one cannot reach each other."""
+
 
 def signal_of(exit_code: int) -> int | None:
     """The signal that ended a process; None: it ended by itself."""

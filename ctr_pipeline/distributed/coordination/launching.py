@@ -20,10 +20,18 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from ctr_pipeline.distributed.coordination.messages import Role
+from ctr_pipeline.distributed.coordination.news import JobNews
 from ctr_pipeline.errors import CtrPipelineError
 
 ExitReason = Literal[
-    "completed", "error", "out_of_memory", "killed", "evicted", "node_lost", "not_started"
+    "completed",
+    "error",
+    "out_of_memory",
+    "killed",
+    "evicted",
+    "preempted",
+    "node_lost",
+    "not_started",
 ]
 """Why a process ended; `coordination.relaunch` decides by it whether and when it is started again.
 
@@ -32,6 +40,7 @@ ExitReason = Literal[
 - out_of_memory: the system killed it for memory, or it ended with `EXIT_OUT_OF_MEMORY`.
 - killed: from outside, by the launcher or by somebody else.
 - evicted: the cluster took its place back.
+- preempted: the cluster gave its place to something of higher priority.
 - node_lost: its machine is gone.
 - not_started: it never ran, or ended because the system allowed it no thread.
 """
@@ -87,12 +96,16 @@ class LauncherContext:
         environment: Variables that members need beside those of this process.
         options: The section of the config that the launcher is registered with; None where it has
             none.
+        closing_seconds: Members have so long to end by themselves when the launcher is left.
+        server_grace_seconds: Parameter servers have so long when somebody else asks them to end.
     """
 
     commands: MemberCommands
     logs_folder: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Any = None
+    closing_seconds: float = 5.0
+    server_grace_seconds: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,10 @@ class ProcessState:
         reason: Why it ended; None while it runs.
         traceback: The last lines that an ended one wrote, for a person.
         restarts: Starts of this member before this one.
+        waits_for: Why it does not run yet though it was started, a clause for a person; empty once
+            it runs.
+        remedy: What the launcher changes when it is started again, so that it does not end like
+            this once more, a clause for a person; empty if nothing.
     """
 
     role: Role
@@ -118,6 +135,8 @@ class ProcessState:
     reason: ExitReason | None
     traceback: str
     restarts: int
+    waits_for: str = ""
+    remedy: str = ""
 
 
 class MemberControl(Protocol):
@@ -140,6 +159,9 @@ class MemberControl(Protocol):
 
         Returns before it has ended. Nothing happens if it does not run; another process that fills
         the place by now is left alone.
+
+        Raises:
+            LauncherBusyError: It cannot be asked now.
         """
 
     def observe(self) -> tuple[ProcessState, ...]:
@@ -149,12 +171,25 @@ class MemberControl(Protocol):
 class Launcher(MemberControl, Protocol):
     """Starts, stops and watches the members of one job.
 
-    A context manager: leaving it ends every member and waits until all have ended. Where the
-    launcher itself is killed, members may not outlive it for long.
+    A context manager: leaving it ends every member and waits until all have ended; with
+    `HandedOver` it ends the master alone. Where the launcher itself is killed, members may not
+    outlive it for long.
     """
 
     def failure(self) -> str:
         """Why the master is not started again, with its last lines; empty while all is well."""
+
+    def is_followed(self) -> bool:
+        """Whether another process goes on with the members once this one has ended.
+
+        Asked when a signal says that this process is to end.
+        """
+
+    def publish(self, news: JobNews) -> None:
+        """Shows how the job does where the launcher's system shows jobs, if it does; never waits.
+
+        Called every half second.
+        """
 
     def __enter__(self) -> Self: ...
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ctr_pipeline.distributed.coordination.launching import ProcessState
+from ctr_pipeline.distributed.coordination.liveness import is_lost
 from ctr_pipeline.distributed.coordination.messages import (
     Member,
     MemberStats,
@@ -23,7 +24,7 @@ _ASK_AGAIN_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class MemberEnd:
-    """How a process of a place ended; the ledger and `ctrpipe status` hold all of it.
+    """How a process of a member ended; the ledger and `ctrpipe status` hold all of it.
 
     Attributes:
         why: For a person.
@@ -36,7 +37,7 @@ class MemberEnd:
 
 @dataclass
 class MemberState(Recorded):
-    """One place of a job and the process that fills it.
+    """One member of a job, by role and index, and its process.
 
     Attributes:
         incarnation: Incarnation of the registered process; empty if there is none.
@@ -58,9 +59,11 @@ class MemberState(Recorded):
         refusals_in_row: Starts that the launcher refused since it started one.
         stop_asked_at: When its end was asked for last; None: not yet.
         must_leave: A heartbeat reply said so.
+        leaves_at: When a parameter server that was asked to end does so, on the job's clock; None:
+            it was not asked.
         process: As the launcher saw it last.
         coming_since: When a process was seen first that runs and has not registered, on the job's
-            clock; None: there is none.
+            clock; None: there is none, or it waits for a place to run.
         stats: The figures of its last heartbeat.
         speeds: Records per second of a worker, by each kind of task that it has reported.
         behind_since: When it fell behind the others, on the job's clock; None: it keeps up.
@@ -104,6 +107,7 @@ class MemberState(Recorded):
     refusals_in_row: int = 0
     stop_asked_at: float | None = None
     must_leave: bool = False
+    leaves_at: float | None = None
     process: ProcessState | None = None
     coming_since: float | None = None
     stats: MemberStats = field(default_factory=MemberStats)
@@ -120,13 +124,26 @@ class MemberState(Recorded):
     def is_running(self) -> bool:
         """Its launcher sees a process that is not given up."""
         process = self.process
-        return process is not None and process.running and not self.is_condemned
+        return process is not None and process.running and not self.is_given_up
 
     @property
-    def is_condemned(self) -> bool:
+    def is_given_up(self) -> bool:
         """A process that was given up still runs."""
         process = self.process
         return process is not None and process.running and process.incarnation in self.given_up
+
+    @property
+    def waits_for(self) -> str:
+        """Why its process does not run yet though it was started; empty otherwise."""
+        process = self.process
+        if process is None or self.incarnation or not self.is_running:
+            return ""
+        return process.waits_for
+
+    @property
+    def has_place(self) -> bool:
+        """It has registered, or its process no longer waits for a place to run."""
+        return bool(self.incarnation) or (self.is_running and not self.waits_for)
 
     def see(self, process: ProcessState, now: float) -> None:
         """Takes in what the launcher saw."""
@@ -135,7 +152,7 @@ class MemberState(Recorded):
         self.restarts = process.restarts
         if not is_same:
             self.refusals_in_row = 0
-        if self.incarnation or not self.is_running:
+        if self.incarnation or not self.is_running or process.waits_for:
             self.coming_since = None
         elif self.coming_since is None or not is_same:
             self.coming_since = now
@@ -145,13 +162,13 @@ class MemberState(Recorded):
         self.heard_at, self.is_heard = now, True
 
     def is_held_against(self, newcomer: str, now: float, silence_seconds: float) -> bool:
-        """Whether another process fills the place and lives, so that the newcomer cannot have it.
+        """Whether another process is this member and lives, so that the newcomer is refused.
 
-        One that the launcher runs can: a launcher runs one process a place, so the one before has
-        ended, even if nobody told this master of it.
+        One that the launcher runs is not refused: a launcher runs one process for a member, so the
+        one before has ended, even if nobody told this master of it.
 
         Args:
-            newcomer: Incarnation of the process that wants the place.
+            newcomer: Incarnation of the process that wants to be it.
             now: The job's clock.
             silence_seconds: A member that has been silent for so long counts as dead.
         """
@@ -159,7 +176,7 @@ class MemberState(Recorded):
             return False
         if self.is_running and self.process is not None and self.process.incarnation == newcomer:
             return False
-        return self.is_heard and now - self.heard_at <= silence_seconds
+        return self.is_heard and not is_lost(self.heard_at, now, silence_seconds)
 
     def is_process(self, who: Member) -> bool:
         """Whether a caller is the registered process, as only the two of them can know."""
@@ -168,7 +185,7 @@ class MemberState(Recorded):
         )
 
     def join(self, request: RegisterRequest, now: float) -> None:
-        """A process fills the place."""
+        """A process becomes this member."""
         self.incarnation = request.member.incarnation
         self.secret_hash = _hash_of(request.member.secret)
         self.address, self.metrics_address = request.address, request.metrics_address
@@ -177,6 +194,7 @@ class MemberState(Recorded):
         self.idle_since = now
         self.stop_asked_at = self.coming_since = self.behind_since = None
         self.must_leave = self.is_slow = False
+        self.leaves_at = None
         self.stats, self.speeds = MemberStats(), {}
 
     def take_in_stats(self, stats: MemberStats) -> None:
@@ -190,6 +208,7 @@ class MemberState(Recorded):
         if incarnation == self.incarnation:
             self.incarnation = self.secret_hash = self.address = self.metrics_address = ""
             self.is_active = self.is_heard = False
+            self.leaves_at = None
 
     def refuse_start(self, now: float) -> None:
         """Its launcher did not start it; it is asked again later, and ever more seldom."""
@@ -199,7 +218,7 @@ class MemberState(Recorded):
 
     def may_start(self, now: float) -> bool:
         """Whether to ask for its start, again if nothing came of it."""
-        if self.incarnation or self.is_running or self.is_condemned or now < self.not_before:
+        if self.incarnation or self.is_running or self.is_given_up or now < self.not_before:
             return False
         asked = self.start_asked_at
         return asked is None or now - asked >= _ASK_AGAIN_SECONDS

@@ -10,10 +10,11 @@ from typing import Literal
 
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.machine import ProcessUsage
 
 Role = Literal["master", "ps", "worker"]
 TaskKind = Literal["train", "score"]
-Directive = Literal["go_on", "register_again", "leave"]
+Directive = Literal["go_on", "pause", "register_again", "leave"]
 Verdict = Literal["tasks", "wait", "leave", "end"]
 
 
@@ -114,6 +115,8 @@ class PartitionLoads:
         row_bytes: Bytes of the records, keys and marks of these rows.
         pulled_keys: Asked for so far, in calls that were not refused as another server's.
         pushed_keys: With gradients, so far.
+        table_rows: Rows held now of each embedding table, over all partitions.
+        bytes_a_row: Bytes of a row's record, key and mark.
     """
 
     partitions: tuple[int, ...]
@@ -121,15 +124,15 @@ class PartitionLoads:
     row_bytes: tuple[int, ...]
     pulled_keys: tuple[int, ...]
     pushed_keys: tuple[int, ...]
+    table_rows: tuple[int, ...] = ()
+    bytes_a_row: int = 0
 
 
 @dataclass(frozen=True)
-class MemberStats:
-    """What a member says of itself.
+class MemberStats(ProcessUsage):
+    """What a member says of itself; what its process uses is measured by `machine.measure_usage`.
 
     Attributes:
-        rss_bytes: Resident memory.
-        cpu_seconds: User and system time so far.
         cores: How many its threads may keep busy.
         samples_per_second: A worker's speed over the last seconds.
         rows_held: Embedding rows of a parameter server.
@@ -141,8 +144,6 @@ class MemberStats:
             last ones valid.
     """
 
-    rss_bytes: int = 0
-    cpu_seconds: float = 0.0
     cores: float = 1.0
     samples_per_second: float = 0.0
     rows_held: int = 0
@@ -151,6 +152,26 @@ class MemberStats:
     dense_bytes: int = 0
     version: int = 0
     loads: PartitionLoads | None = None
+
+
+@dataclass(frozen=True)
+class MemberReport:
+    """A member of a job that has no master is there, and how it does.
+
+    Attributes:
+        pid: Its process.
+        host: Its host.
+        address: `host:port` that it serves on.
+        stats: Its figures.
+        unreachable: Addresses of servers that have not answered it for long.
+    """
+
+    member: Member
+    pid: int
+    host: str
+    address: str
+    stats: MemberStats
+    unreachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,7 +206,6 @@ class RegisterReply:
         spec: The job.
         ps_addresses: By index; empty where one is not there yet.
         heartbeat_seconds: Between heartbeats.
-        work_ahead_seconds: How much work a worker is to hold at a time.
         news_seconds: How long a worker's progress waits for its heartbeat, at most: what is
             trained again if the worker is lost.
     """
@@ -195,7 +215,6 @@ class RegisterReply:
     spec: JobSpec
     ps_addresses: tuple[str, ...]
     heartbeat_seconds: float
-    work_ahead_seconds: float
     news_seconds: float = 0.2
 
 
@@ -219,6 +238,9 @@ class HeartbeatRequest:
         placement: Version that a parameter server knows; -1: of a worker.
         active_workers: `checksum_of` the active workers that a parameter server knows; -1: it
             knows none.
+        paused: A worker has done as `pause` says: it works on nothing, and what it held is free.
+        leaves_in_seconds: A parameter server was asked to end (SIGTERM) and does so then, unless
+            it may sooner; None: it was not asked.
     """
 
     member: Member
@@ -228,6 +250,8 @@ class HeartbeatRequest:
     held: tuple[HeldLease, ...] = ()
     placement: int = -1
     active_workers: int = -1
+    paused: bool = False
+    leaves_in_seconds: float | None = None
 
 
 def checksum_of(workers: Iterable[str]) -> int:
@@ -240,16 +264,17 @@ class HeartbeatReply:
     """What a member has to know.
 
     Attributes:
-        directive: `go_on`; `register_again`: the master does not know this incarnation, or it lost
-            its leases, and everything it holds is void; `leave`: finish the batch, report, end
-            with exit code 0.
+        directive: `go_on`; `pause`: finish the batch, report, hand back all leases, and ask for
+            none until the next reply with another directive; `register_again`: the master does not
+            know this incarnation, or it lost its leases, and everything it holds is void; `leave`:
+            finish the batch, report, end with exit code 0.
         generation: Generation of the job now; a worker of an older one drops leases and caches.
         ps_addresses: By index.
         revoked: Leases that are no longer the worker's; it stops working on them.
         active_workers: To parameter servers that gather rounds: incarnations that hold training
             leases; None: it knows them, or gathers none.
         placement: For a parameter server that knows another version; None: it knows the right one.
-        move: As in `PlaceRequest`.
+        move: As in `PlacementRequest`.
     """
 
     directive: Directive
@@ -437,7 +462,7 @@ class HoldReply:
 
 
 @dataclass(frozen=True)
-class PlaceRequest:
+class PlacementRequest:
     """The master tells who holds what from now on.
 
     Attributes:
@@ -453,7 +478,7 @@ class PlaceRequest:
 
 
 @dataclass(frozen=True)
-class PlaceReply:
+class PlacementReply:
     """A server knows who holds what.
 
     Attributes:

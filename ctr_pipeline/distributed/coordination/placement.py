@@ -81,7 +81,7 @@ class Placement:
 
 def balanced_placement(spec: JobSpec) -> Placement:
     """The placement that a job begins with: partitions in turn, ranges of near equal length."""
-    return place_evenly(
+    return even_placement(
         spec.num_partitions,
         spec.num_dense,
         spec.num_parameter_servers,
@@ -89,7 +89,7 @@ def balanced_placement(spec: JobSpec) -> Placement:
     )
 
 
-def place_evenly(
+def even_placement(
     num_partitions: int, num_dense: int, num_servers: int, *, is_divided: bool
 ) -> Placement:
     """Partitions in turn, the dense parameters in ranges of near equal length, or all at the first.

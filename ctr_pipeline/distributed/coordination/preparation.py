@@ -1,4 +1,4 @@
-"""Units of the rows that workers encode: who works on which, and which are done.
+"""Units of the phases before and after training: who works on which, and which are done.
 
 `PreparationBoard` decides without effects: its methods take the time, and `take_changed` gives what
 the ledger must hold before anybody acts on it.
@@ -6,10 +6,25 @@ the ledger must hold before anybody acts on it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from ctr_pipeline.distributed.coordination.codec import from_record, to_record
 from ctr_pipeline.distributed.coordination.events import Json
+from ctr_pipeline.distributed.coordination.liveness import is_lost
+from ctr_pipeline.errors import CarriedError
+
+Phase = Literal["read", "divide", "analyze", "encode", "finish"]
+"""What workers do with units."""
+
+Measure = Literal["rows", "bytes", "stages"]
+
+_FAILED_STAGES = {
+    "rows": "the rows could not be divided",
+    "statistics": "the statistics could not be computed",
+    "run": "the run could not be finished",
+}
+"""By the name that a unit of stages has in place of a split."""
 
 MOST_UNITS = 256
 """Of a split. A reader keeps a file of each open."""
@@ -17,23 +32,26 @@ MOST_UNITS = 256
 
 @dataclass(frozen=True)
 class Unit:
-    """Neighbouring parts of a split, which a worker encodes under one lease.
+    """What a worker does under one lease: reads or encodes parts of a split, or does stages.
 
     Attributes:
-        split: `train`, `valid` or `test`.
+        split: `train`, `valid` or `test`; for stages of a run, what these make of it: `rows` of
+            each split, `statistics`, or the whole `run`.
         number: Within the split, from 0.
         first_part: The first of its parts.
         num_parts: Parts.
-        first_row: Number of its first row in the split.
-        num_rows: Rows.
+        start: What lies before it in the split.
+        size: What is in it.
+        measure: What `start` and `size` count.
     """
 
     split: str
     number: int
     first_part: int
     num_parts: int
-    first_row: int
-    num_rows: int
+    start: int
+    size: int
+    measure: Measure = "rows"
 
     @property
     def name(self) -> str:
@@ -64,24 +82,37 @@ class UnitRequest:
 
     Attributes:
         worker: Its incarnation.
-        fingerprint: Fingerprint of the encoded rows as the worker would encode them.
     """
 
     worker: str
+
+
+@dataclass(frozen=True)
+class GivenUnit:
+    """What a worker does next.
+
+    Attributes:
+        lease: The unit.
+        phase: What is done with it.
+        fingerprint: Fingerprint of what is written.
+    """
+
+    lease: UnitLease
+    phase: Phase
     fingerprint: str
 
 
 @dataclass(frozen=True)
 class UnitReply:
-    """What a worker does next.
+    """Whether there is a unit for a worker.
 
     Attributes:
-        verdict: `unit`: encode it. `wait`: ask again soon. `end`: nothing is left.
-        lease: The unit, if there is one.
+        is_over: There will be no more: the worker leaves.
+        given: The unit; None: the worker asks again soon.
     """
 
-    verdict: Literal["unit", "wait", "end"]
-    lease: UnitLease | None = None
+    is_over: bool
+    given: GivenUnit | None = None
 
 
 @dataclass(frozen=True)
@@ -91,16 +122,24 @@ class UnitReport:
     Attributes:
         worker: Its incarnation.
         lease: What it works on.
-        rows_done: Rows of the unit that it has encoded.
+        amount_done: How much of the unit is done, in its measure.
         finished: The whole unit lies on the disk.
-        failure: Why the unit cannot be encoded; empty if it can.
+        failure: Why the unit cannot be done; empty if it can.
+        error: The same, where it is an error that the user can mend.
+        is_final: Another attempt would fail as this one did.
+        said: Lines for whoever watches the run, since the last report that was answered.
+        doing: What it does at this moment, for the same; empty if there is nothing to tell.
     """
 
     worker: str
     lease: UnitLease
-    rows_done: int
+    amount_done: int
     finished: bool = False
     failure: str = ""
+    error: CarriedError | None = None
+    is_final: bool = False
+    said: tuple[str, ...] = ()
+    doing: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,16 +158,18 @@ class _UnitState:
         failures: Failures of the unit itself; no worker's death is among them.
         is_done: The newest attempt counts.
         holder: Incarnation of the worker that holds it; empty if none does.
-        rows_done: Rows that the holder has encoded.
+        amount_done: What the holder has done of it, in its measure.
         heard_at: When the holder was heard last.
+        doing: What the holder does.
     """
 
     attempt: int = 0
     failures: int = 0
     is_done: bool = False
     holder: str = ""
-    rows_done: int = 0
+    amount_done: int = 0
     heard_at: float = 0.0
+    doing: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,30 +186,36 @@ def part_name(number: int, attempt: int) -> str:
     return f"{number:05d}-{attempt}"
 
 
-def plan_units(split: str, part_rows: Sequence[int], rows_per_unit: int) -> list[Unit]:
+def plan_units(
+    split: str,
+    sizes: Sequence[int],
+    least_size: int,
+    measure: Measure = "rows",
+) -> list[Unit]:
     """Divides a split into units of neighbouring parts.
 
     Args:
         split: Its name.
-        part_rows: Rows of each of its parts, in order.
-        rows_per_unit: Rows of a unit, at least, but for the last one; more where there would be
-            more than `MOST_UNITS`.
+        sizes: Sizes of its parts, in order.
+        least_size: Size of a unit, at least, but for the last one; more where there would be more
+            than `MOST_UNITS`.
+        measure: What sizes count.
     """
-    least = max(rows_per_unit, -(-sum(part_rows) // MOST_UNITS))
+    least = max(least_size, -(-sum(sizes) // MOST_UNITS))
     units: list[Unit] = []
-    first_part = first_row = num_rows = 0
-    for part, rows in enumerate(part_rows):
-        num_rows += rows
-        is_last = part + 1 == len(part_rows)
-        if num_rows >= least or is_last:
+    first_part = start = size = 0
+    for part, one in enumerate(sizes):
+        size += one
+        is_last = part + 1 == len(sizes)
+        if size >= least or is_last:
             num_parts = part + 1 - first_part
-            units.append(Unit(split, len(units), first_part, num_parts, first_row, num_rows))
-            first_part, first_row, num_rows = part + 1, first_row + num_rows, 0
+            units.append(Unit(split, len(units), first_part, num_parts, start, size, measure))
+            first_part, start, size = part + 1, start + size, 0
     return units
 
 
 class PreparationBoard:
-    """The units of all splits, in the order in which they are leased.
+    """The units of a phase, in the order in which they are leased.
 
     Args:
         units: All of them.
@@ -178,6 +225,7 @@ class PreparationBoard:
 
     Attributes:
         failure: Why the job cannot go on; empty while it can.
+        error: The same, where a worker that did stages was the one to find it.
     """
 
     def __init__(
@@ -198,7 +246,9 @@ class PreparationBoard:
         self._silence_seconds = silence_seconds
         self._max_failures = max_failures
         self._changed: set[str] = set()
+        self._said: list[str] = []
         self.failure = ""
+        self.error: CarriedError | None = None
 
     @property
     def num_units(self) -> int:
@@ -216,22 +266,43 @@ class PreparationBoard:
         return self.num_units - self.num_done
 
     @property
-    def num_rows(self) -> int:
-        """Rows of all units."""
-        return sum(unit.num_rows for unit in self._units.values())
+    def measure(self) -> Measure:
+        """What sizes count."""
+        return next(iter(self._units.values())).measure
 
     @property
-    def rows_done(self) -> int:
-        """Rows of done units, and those that workers have encoded of others."""
+    def size(self) -> int:
+        """Size of all units."""
+        return sum(unit.size for unit in self._units.values())
+
+    @property
+    def amount_done(self) -> int:
+        """Size of the units that are done, and what workers have done of others."""
         return sum(
-            self._units[name].num_rows if state.is_done else state.rows_done
+            self._units[name].size if state.is_done else state.amount_done
             for name, state in self._states.items()
         )
+
+    @property
+    def doing(self) -> str:
+        """What a worker does, if one of them has told."""
+        return next((state.doing for state in self._states.values() if state.doing), "")
 
     @property
     def is_over(self) -> bool:
         """All units are done."""
         return not self.num_open
+
+    def done_after(self, number: int) -> UnitLease | None:
+        """The unit after the first `number` of all and the attempt that did it; None if not done.
+
+        Args:
+            number: Units that are left out, in the order of all.
+        """
+        unit = next(islice(self._units.values(), number, None), None)
+        if unit is None or not self._states[unit.name].is_done:
+            return None
+        return UnitLease(unit, self._states[unit.name].attempt)
 
     def parts_of(self, split: str) -> list[str]:
         """Names of the parts that count, in the order of their rows; all units must be done."""
@@ -246,21 +317,21 @@ class PreparationBoard:
         name = self._held_by(worker)
         return None if name is None else self._units[name]
 
-    def lease(self, worker: str, now: float) -> UnitReply:
-        """Gives a worker the first unit that nobody holds.
+    def lease(self, worker: str, now: float) -> UnitLease | None:
+        """Gives a worker the first unit that nobody holds; None if there is none.
 
         A worker that asks again has lost the answer, or its work: what it held is given anew.
         """
         self.release(worker)
-        if self.is_over or self.failure:
-            return UnitReply("end")
+        if self.failure:
+            return None
         for name, state in self._states.items():
             if not state.is_done and not state.holder:
                 state.attempt += 1
-                state.holder, state.rows_done, state.heard_at = worker, 0, now
+                state.holder, state.amount_done, state.heard_at = worker, 0, now
                 self._changed.add(name)
-                return UnitReply("unit", UnitLease(self._units[name], state.attempt))
-        return UnitReply("wait")
+                return UnitLease(self._units[name], state.attempt)
+        return None
 
     def report(self, report: UnitReport, now: float) -> UnitAnswer:
         """Takes in how far a worker is; a report under an older lease changes nothing.
@@ -277,12 +348,14 @@ class PreparationBoard:
         if not is_newest or state.holder != report.worker:
             return UnitAnswer(has_lease=False)
         state.heard_at = now
+        self._said.extend(report.said)
         if report.failure:
-            self._fail(name, report.failure)
+            self._fail(name, report.failure, report.error, is_final=report.is_final)
             return UnitAnswer(has_lease=False)
-        state.rows_done = min(report.rows_done, self._units[name].num_rows)
+        state.amount_done = min(report.amount_done, self._units[name].size)
+        state.doing = report.doing
         if report.finished:
-            state.is_done, state.holder = True, ""
+            state.is_done, state.holder, state.doing = True, "", ""
             self._changed.add(name)
         return UnitAnswer(has_lease=True)
 
@@ -309,7 +382,7 @@ class PreparationBoard:
         silent = [
             state.holder
             for state in self._states.values()
-            if state.holder and now - state.heard_at > self._silence_seconds
+            if state.holder and is_lost(state.heard_at, now, self._silence_seconds)
         ]
         for worker in silent:
             self.release(worker)
@@ -324,21 +397,31 @@ class PreparationBoard:
             if name in changed
         }
 
+    def take_said(self) -> list[str]:
+        """Lines that workers reported since the last call."""
+        said, self._said = self._said, []
+        return said
+
     def _held_by(self, worker: str) -> str | None:
         return next((name for name, one in self._states.items() if one.holder == worker), None)
 
     def _let_go(self, name: str) -> None:
         state = self._states[name]
-        state.holder, state.rows_done = "", 0
+        state.holder, state.amount_done, state.doing = "", 0, ""
 
-    def _fail(self, name: str, why: str) -> None:
+    def _fail(
+        self, name: str, why: str, error: CarriedError | None = None, *, is_final: bool = False
+    ) -> None:
         self._let_go(name)
         state = self._states[name]
         state.failures += 1
         self._changed.add(name)
-        if state.failures >= self._max_failures:
+        if is_final or state.failures >= self._max_failures:
             unit = self._units[name]
-            last = unit.first_row + unit.num_rows - 1
-            self.failure = (
-                f"rows {unit.first_row:,} to {last:,} of {unit.split} could not be encoded: {why}"
-            )
+            if unit.measure == "stages":
+                self.failure, self.error = f"{_FAILED_STAGES[unit.split]}: {why}", error
+                return
+            last = unit.start + unit.size - 1
+            verb = "encoded" if unit.measure == "rows" else "read"
+            what = f"{unit.measure} {unit.start:,} to {last:,} of {unit.split}"
+            self.failure = f"{what} could not be {verb}: {why}"

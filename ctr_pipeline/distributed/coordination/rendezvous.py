@@ -6,6 +6,7 @@ be answered yet has a number, which the caller of this module chooses; its answe
 """
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,6 +73,24 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class CutOff:
+    """The answer to a node that is left out of the next world, for good.
+
+    Attributes:
+        address: The node.
+        peers: Members that it cannot reach, or that cannot reach it, the oldest first.
+    """
+
+    address: str
+    peers: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """For a person."""
+        return f"{self.address} and {', '.join(self.peers)} cannot reach each other"
+
+
+@dataclass(frozen=True)
 class Answer:
     """An action: answer this call.
 
@@ -81,7 +100,30 @@ class Answer:
     """
 
     call: int
-    reply: World | Met | Refused
+    reply: World | Met | Refused | CutOff
+
+
+def decide_left_out(by_age: Sequence[str], cut: Collection[frozenset[str]]) -> tuple[str, ...]:
+    """Decides who is left out, so that all others reach each other.
+
+    It is whoever most others are cut off from, and of several the youngest: again and again, until
+    no cut is left. So a node whose own network is at fault goes, not those that it complains about.
+
+    Args:
+        by_age: Everybody, the oldest first.
+        cut: Pairs of them of which one cannot reach the other.
+
+    Returns:
+        In the order of their choice.
+    """
+    left, out = set(cut), []
+    while left:
+        num_cut = {one: sum(one in pair for pair in left) for one in by_age}
+        most = max(num_cut.values())
+        chosen = [one for one in by_age if num_cut[one] == most][-1]
+        out.append(chosen)
+        left = {pair for pair in left if chosen not in pair}
+    return tuple(out)
 
 
 @dataclass(frozen=True)
@@ -118,6 +160,7 @@ class _Request:
 
     call: int
     age: int
+    has_failed: bool
 
 
 @dataclass(frozen=True)
@@ -156,6 +199,7 @@ class Rendezvous:
     _waiting: dict[str, _Request] = field(default_factory=dict)
     _meetings: dict[_Meeting, dict[str, _Entry]] = field(default_factory=dict)
     _succeeded: set[str] = field(default_factory=set)
+    _cut: set[frozenset[str]] = field(default_factory=set)
     _gathering_since: float | None = None
     _complete_since: float | None = None
 
@@ -165,23 +209,37 @@ class Rendezvous:
         return tuple(one for one in self.addresses if one in self._members)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether there are neither members nor nodes that wait."""
-        return not self._members and not self._waiting
+    def nodes(self) -> frozenset[str]:
+        """Addresses of the members and of the nodes that wait."""
+        return frozenset(self._members) | frozenset(self._waiting)
 
     def get_cluster_spec(
-        self, address: str, least: int, most: int, *, reset: bool, call: int, now: float
+        self,
+        address: str,
+        least: int,
+        most: int,
+        *,
+        reset: bool,
+        call: int,
+        now: float,
+        has_failed: bool = False,
+        unreachable: Collection[str] = (),
     ) -> list[Answer]:
         """A node asks to be a member of the next world.
 
-        A member of the current world that asks keeps its age, and ends the current world.
+        A member of the current world that asks keeps its age, and ends the current world. Of two
+        members that are cut off from each other, one is left out of the next one.
 
         Args:
             address: Where the node serves; unique in the job.
             least: Smallest number of nodes that may train.
             most: Largest number.
             reset: Forget what is known of this address: it is a new process there.
-            call: Number of the call; answered with a `World` or a `Refused`.
+            call: Number of the call; answered with a `World`, a `Refused` or a `CutOff`.
+            has_failed: This member began a step that nobody can finish without it; otherwise the
+                others may finish theirs before they ask, too.
+            unreachable: Members of the current world that this member cannot reach. What others
+                say of them does not count: they may have been away for as long as their lease.
         """
         if self.finished:
             return [Answer(call, Refused("finished", "the job has finished"))]
@@ -189,7 +247,7 @@ class Rendezvous:
         if not 1 <= least <= most:
             reason = f"a range of nodes is 1 or more to as many or more, not {asked}"
             return [Answer(call, Refused("range", reason))]
-        if self._range is None or self.is_idle:
+        if self._range is None or not self.nodes:
             self._range = asked
         if asked != self._range:
             reason = f"{address} asks for {asked} nodes, and the job has {self._range}"
@@ -205,7 +263,9 @@ class Rendezvous:
             if self._gathering_since is None:
                 self._gathering_since = now
             answers += self._void_meetings(f"{address} asks for the next world", now)
-        self._waiting[address] = _Request(call, age)
+            known = self._members.keys() - {address}
+            self._cut |= {frozenset((address, one)) for one in unreachable if one in known}
+        self._waiting[address] = _Request(call, age, has_failed)
         return answers + self.tick(now)
 
     def get_waiting_nodes(self, address: str, version: int, now: float) -> int:
@@ -216,20 +276,18 @@ class Rendezvous:
             version: Version of its world.
 
         Returns:
-            0: go on; negative: so many members were lost; positive: so many nodes may join, or 1 if
-            a member has asked for the next world for another reason.
+            0: go on; negative: so many members were lost or have failed; positive: so many nodes
+            may join, or 1 if a member has asked for the next world for another reason.
         """
         member = self._members.get(address)
         if member is None or version != self.version:
             return -1
         member.expires = now + self.times.lease_seconds
-        num_lost = sum(
-            one not in self._succeeded
-            and (one not in self._members or self._is_expired(one, self._members[one], now))
-            for one in self.addresses
+        num_missed = sum(
+            one not in self._succeeded and self._is_missed(one, now) for one in self.addresses
         )
-        if num_lost:
-            return -num_lost
+        if num_missed:
+            return -num_missed
         most = self._range.most if self._range is not None else 0
         num_joining = sum(one not in self._members for one in self._waiting)
         num_admitted = min(num_joining, most - len(self.addresses))
@@ -293,6 +351,7 @@ class Rendezvous:
         answers += self._end_overdue_meetings(now)
         if not any(address in self._members for address in self._waiting):
             self._gathering_since = None
+        answers += self._leave_out(now)
         if not self._is_complete(now):
             self._complete_since = None
             return answers
@@ -318,7 +377,7 @@ class Rendezvous:
         ]
         if self._complete_since is not None:
             moments.append(self._complete_since + self.times.gather_seconds)
-        elif self._gathering_since is not None and self._are_enough():
+        elif self._gathering_since is not None and (self._are_enough() or self._cut):
             moments.append(self._gathering_since + self.times.straggler_seconds)
         return min(moments, default=math.inf)
 
@@ -402,11 +461,29 @@ class Rendezvous:
             return False
         if not self._members:
             return True
+        # The current world goes on until one of its members asks for the next one.
+        return self._has_gathered(now)
+
+    def _has_gathered(self, now: float) -> bool:
+        """Whether nobody of the current world is sure to ask for the next one, too."""
         if self._gathering_since is None:
-            # The current world goes on until one of its members asks for the next one.
             return False
         expected = self._members.keys() - self._waiting.keys() - self._succeeded
         return not expected or now >= self._gathering_since + self.times.straggler_seconds
+
+    def _leave_out(self, now: float) -> list[Answer]:
+        """Answers members that are cut off from others, once all have said whom they reach."""
+        if not self._cut or not self._has_gathered(now):
+            return []
+        by_age = [one for one in self.members if one in self._waiting]
+        pairs = {pair for pair in self._cut if pair <= set(by_age)}
+        self._cut = set()
+        answers = []
+        for address in decide_left_out(by_age, pairs):
+            peers = tuple(one for one in by_age if frozenset((one, address)) in pairs)
+            answers.append(Answer(self._waiting.pop(address).call, CutOff(address, peers)))
+            answers += self._drop(address, "was cut off from others", now)
+        return answers
 
     def _form_world(self, most: int, now: float) -> list[Answer]:
         by_age = sorted(self._waiting.items(), key=lambda item: item[1].age)[:most]
@@ -417,7 +494,7 @@ class Rendezvous:
             address: _Member(request.age, now + self.times.lease_seconds)
             for address, request in by_age
         }
-        self._succeeded = set()
+        self._succeeded, self._cut = set(), set()
         self._gathering_since = self._complete_since = None
         for rank, (address, request) in enumerate(by_age):
             del self._waiting[address]
@@ -454,6 +531,13 @@ class Rendezvous:
         for address in addresses:
             if address in self._members:
                 self._members[address].expires = now + self.times.lease_seconds
+
+    def _is_missed(self, address: str, now: float) -> bool:
+        """Whether the others cannot finish their step: it was lost, or its own has failed."""
+        member, request = self._members.get(address), self._waiting.get(address)
+        if member is None or (request is not None and request.has_failed):
+            return True
+        return self._is_expired(address, member, now)
 
     def _is_expired(self, address: str, member: _Member, now: float) -> bool:
         return member.expires <= now and not self._has_waiting_call(address)

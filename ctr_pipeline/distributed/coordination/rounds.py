@@ -13,7 +13,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
+from ctr_pipeline.specs.course import UpdateRule
 
 ROUND_TIMEOUT_SECONDS = 15.0
 """A push waits so long for its round, longer than a lost worker's leases live; then it is stale.
@@ -63,10 +63,10 @@ def admit_push(rule: UpdateRule, *, version: int, pulled_version: int) -> Admiss
         pulled_version: Version of the values that the gradients were computed with.
     """
     staleness = max(version - pulled_version, 0)
-    if rule.mode == "sync":
+    if rule.update == "sync":
         action: PushAction = "apply" if rule.grads_to_wait == 1 else "join"
         return Admission(action, 1.0 / (1 + staleness))
-    scale = 1.0 / max(1, staleness) if rule.scale_by_staleness else 1.0
+    scale = 1.0 / max(1, staleness) if rule.scale_learning_rate_by_staleness else 1.0
     return Admission("apply", scale)
 
 

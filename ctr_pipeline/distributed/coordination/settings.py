@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ctr_pipeline.distributed.coordination.moves import HeatRules
-from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
+from ctr_pipeline.distributed.coordination.placement import Placement, even_placement
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
-from ctr_pipeline.specs.course import TrainingCourse
+from ctr_pipeline.specs.course import Supervision, TrainingCourse
 
 
 @dataclass(frozen=True)
@@ -17,29 +17,25 @@ class JobSettings:
         num_parameter_servers: Parameter servers that the job begins with, all needed.
         min_workers: Training starts when so many have registered.
         max_workers: Wanted.
-        standby_workers: Started beyond the wanted ones, given work only in place of a lost one.
         course: For how long it is trained, and when a cut is taken and kept.
+        supervision: How many workers it keeps, and when it replaces a member.
         plan_epoch: The tasks of an epoch; pure.
         valid: Scored after every epoch; None skips it.
         final_splits: Scored under the best cut at the end, with files of scores.
         scores_folder: Where those files go: `<split>-<task>.f32`.
+        first_cut: Cuts have this number and higher ones.
         full_every: One cut in so many holds all rows.
-        heartbeat_seconds: Between heartbeats of a member.
+        heartbeat_seconds: Between heartbeats of a member; longer than asked for where there are
+            many members.
         news_seconds: For which a worker's progress waits for its heartbeat, at most.
         has_rounds: Parameter servers wait for the workers that train, and are told of them.
-        work_ahead_seconds: Work that a worker holds at least, by its measured speed.
-        worker_silence_seconds: A worker without a heartbeat for so long is hung.
-        server_silence_seconds: A parameter server without a heartbeat for so long is hung.
-        start_seconds: A started member that has not registered for so long is hung.
         task_timeout_floor_seconds: No task is taken back sooner for being slow.
         task_timeout_factor: A task is taken back after so many times the usual time.
-        max_task_failures: A task that failed so often is beyond its budget.
-        max_dropped_tasks: Tasks beyond their budget that are dropped, by name, instead of
-            failing the job.
         max_start_failures: A job fails after so many errors in a row without progress, so many
             of them of one member.
         max_workers_starting: Workers that are being started at a time.
-        storage_timeout_seconds: A job that cannot read or write checkpoints fails after so long.
+        max_workers_queued: Of these, workers that wait for a place to run, where members wait for
+            quota in a queue; they come after all servers have a place. None: there is no queue.
         leave_seconds: For members to leave at the end before they are stopped.
         most_clock_step_seconds: More than this between two calls counts as this.
         placement: Which server holds what when the job begins; None: one partition per server.
@@ -50,26 +46,21 @@ class JobSettings:
     min_workers: int
     max_workers: int
     course: TrainingCourse
+    supervision: Supervision
     plan_epoch: Callable[[int], EpochPlan]
-    standby_workers: int = 0
     valid: ScoredSplit | None = None
     final_splits: tuple[ScoredSplit, ...] = ()
     scores_folder: str = ""
+    first_cut: int = 1
     full_every: int = 10
     heartbeat_seconds: float = 1.0
     news_seconds: float = 0.2
     has_rounds: bool = True
-    work_ahead_seconds: float = 5.0
-    worker_silence_seconds: float = 10.0
-    server_silence_seconds: float = 10.0
-    start_seconds: float = 120.0
     task_timeout_floor_seconds: float = 60.0
     task_timeout_factor: float = 3.0
-    max_task_failures: int = 3
-    max_dropped_tasks: int = 0
     max_start_failures: int = 3
     max_workers_starting: int = 4
-    storage_timeout_seconds: float = 600.0
+    max_workers_queued: int | None = None
     leave_seconds: float = 10.0
     most_clock_step_seconds: float = 2.0
     placement: Placement | None = None
@@ -78,7 +69,7 @@ class JobSettings:
     def first_placement(self) -> Placement:
         """Who holds what when the job begins."""
         servers = self.num_parameter_servers
-        return self.placement or place_evenly(servers, 0, servers, is_divided=True)
+        return self.placement or even_placement(servers, 0, servers, is_divided=True)
 
     def splits_to_score(self, *, final: bool) -> tuple[ScoredSplit, ...]:
         """What is scored at the end, or after every epoch."""

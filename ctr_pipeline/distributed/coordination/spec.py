@@ -1,9 +1,9 @@
 """What every member of a job has to agree on: `job/spec.json` in the run folder."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
+from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -12,27 +12,8 @@ PROTOCOL_VERSION = 1
 BATCHES_PER_TASK = 64
 """So that the batches of a task that are done fit one 64-bit word."""
 
-UpdateMode = Literal["async", "sync", "bounded"]
-
-
-@dataclass(frozen=True)
-class UpdateRule:
-    """How pushes become updates.
-
-    Attributes:
-        mode: `async`: at once. `sync`: a round waits for `grads_to_wait` pushes, or for one of
-            each worker that can still push, and applies their mean; one that missed its round
-            joins the next and weighs less. `bounded`: at once; a worker that is more than
-            `max_staleness` batches ahead of the slowest waits before it pulls.
-        grads_to_wait: Pushes of a sync round.
-        max_staleness: Batches, for `bounded`.
-        scale_by_staleness: Divide the learning rate by max(1, staleness).
-    """
-
-    mode: UpdateMode
-    grads_to_wait: int
-    max_staleness: int
-    scale_by_staleness: bool
+CUTS_OF_A_GENERATION = 1_000_000
+"""So that the names of cuts and of their files tell the generations of a run apart."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +22,7 @@ class EncodedSplit:
 
     Attributes:
         name: `train`, `valid` or `test`.
-        folder: Where `rows.bin` and `meta.json` are; every member sees the same files.
+        folder: Where `rows.bin` and `meta.json` are, from the run folder.
         num_rows: Rows.
     """
 
@@ -51,8 +32,28 @@ class EncodedSplit:
 
 
 @dataclass(frozen=True)
+class RunFence:
+    """Which process's job this is, of a run that several machines can reach.
+
+    Attributes:
+        address: Where the run is kept; what is there says whether another process has taken over.
+        generation: Number of the process that began or resumed the job; later ones are higher.
+    """
+
+    address: str
+    generation: int
+
+    @property
+    def first_cut(self) -> int:
+        """Number of its first cut: higher than that of any cut of a process before."""
+        return self.generation * CUTS_OF_A_GENERATION + 1
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """The facts of one job; written once, before any member starts.
+
+    Paths are relative to the run folder, which members may see at different places.
 
     Attributes:
         job: Unique name of the job.
@@ -67,17 +68,20 @@ class JobSpec:
         dense_optimizer: Optimizer of the dense parameters.
         num_partitions: Partitions of the rows; the same for the life of the job.
         num_parameter_servers: Now; a resumed job may have another number.
-        update: How pushes become updates.
+        update_rule: How pushes become updates.
+        supervision: How many workers it keeps, and when it replaces a member.
         splits: Encoded rows.
         course: In what order and for how long it is trained.
         rows: Which ids have rows, for how long, and where they lie.
         checkpoints_folder: Where the row log and the manifests lie: a folder, or an address.
         scores_cut: The cut that the job scores its splits with, and does nothing else; 0: it
             trains.
-        slot_tables: Table of each column of ids; empty if column f is of table f.
+        position_tables: Table of each column of ids; empty if column f is of table f.
         earlier_steps: Batches that the parameters of the first cut were trained with, in runs
             before; 0: the job begins with initial values.
+        table_features: Features whose ids each table holds rows of; empty: that of its name.
         spill_folder: Where servers put rows beyond their memory; empty: in checkpoints_folder.
+        fence: Whose job it is; None: the lock of the run folder says so.
     """
 
     job: str
@@ -92,15 +96,36 @@ class JobSpec:
     dense_optimizer: OptimizerSpec
     num_partitions: int
     num_parameter_servers: int
-    update: UpdateRule
+    update_rule: UpdateRule
+    supervision: Supervision
     splits: tuple[EncodedSplit, ...]
     course: TrainingCourse
     rows: RowLifecycle
     checkpoints_folder: str
     scores_cut: int = 0
-    slot_tables: tuple[int, ...] = ()
+    position_tables: tuple[int, ...] = ()
     earlier_steps: int = 0
+    table_features: tuple[tuple[str, ...], ...] = ()
     spill_folder: str = ""
+    fence: RunFence | None = None
+
+    def within(self, run_folder: Path) -> "JobSpec":
+        """The spec with paths that this process can open.
+
+        Args:
+            run_folder: The run folder, as this process sees it.
+        """
+
+        def placed(path: str) -> str:
+            return path if "://" in path or not path else str(run_folder / path)
+
+        return replace(
+            self,
+            counts_file=placed(self.counts_file),
+            splits=tuple(replace(split, folder=placed(split.folder)) for split in self.splits),
+            checkpoints_folder=placed(self.checkpoints_folder),
+            spill_folder=placed(self.spill_folder),
+        )
 
     def split(self, name: str) -> EncodedSplit | None:
         """The split of that name, if there is one."""

@@ -1,7 +1,7 @@
 """How much work a worker holds, and who gives it up to whom."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import WaitingCall
@@ -48,7 +48,7 @@ class Queue:
 
 
 def holds_enough(
-    queue: Queue, *, work_ahead_seconds: float, num_todo: int, num_workers: int
+    queue: Queue, *, work_ahead_seconds: float, num_todo: int, num_workers: Callable[[], int]
 ) -> bool:
     """Whether a worker is to wait before it gets another task.
 
@@ -59,13 +59,14 @@ def holds_enough(
         queue: Tasks that the worker holds.
         work_ahead_seconds: How much work it is to hold.
         num_todo: Tasks that nobody holds.
-        num_workers: Workers that train, this one included.
+        num_workers: Counts the workers that train, this one included; asked where it matters.
     """
     if not queue.tasks:
         return False
-    fair_share = math.ceil((num_todo + len(queue.tasks)) / max(1, num_workers))
-    is_busy = queue.rows_left >= work_ahead_seconds * (queue.speed or 0.0)
-    return is_busy or len(queue.tasks) >= fair_share
+    if queue.rows_left >= work_ahead_seconds * (queue.speed or 0.0):
+        return True
+    fair_share = math.ceil((num_todo + len(queue.tasks)) / max(1, num_workers()))
+    return len(queue.tasks) >= fair_share
 
 
 def lost_leases(queue: Queue, known: Sequence[HeldLease]) -> list[TaskKey]:

@@ -9,12 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from pathlib import Path
 
 from ctr_pipeline.distributed.coordination.rendezvous import World
+from ctr_pipeline.distributed.elastic.client import RendezvousClient
+from ctr_pipeline.distributed.elastic.secrets import load_access
 from ctr_pipeline.distributed.launchers.processes.spawning import ProcessHandle, spawn
 from ctr_pipeline.errors import CtrPipelineError
 
 VERSION_VARIABLE = "CTRPIPE_WORLD_VERSION"
+_RENDEZVOUS_VARIABLE = "CTRPIPE_RENDEZVOUS"
+_ACCESS_VARIABLE = "CTRPIPE_RENDEZVOUS_ACCESS"
 
 
 class ScriptState(Enum):
@@ -32,6 +37,51 @@ def world_environment(world: World) -> dict[str, str]:
         "task": {"type": "worker", "index": world.rank},
     }
     return {"TF_CONFIG": json.dumps(config), VERSION_VARIABLE: str(world.version)}
+
+
+def rendezvous_environment(rendezvous: str, access: Path) -> dict[str, str]:
+    """The environment variables by which the script finds the rendezvous.
+
+    Args:
+        rendezvous: `host:port`.
+        access: Its access folder.
+    """
+    return {_RENDEZVOUS_VARIABLE: rendezvous, _ACCESS_VARIABLE: str(access.absolute())}
+
+
+def world_of_script() -> World:
+    """The world that this process, a script, is a member of; one of its own if nobody says so.
+
+    Raises:
+        CtrPipelineError: `TF_CONFIG` is damaged.
+    """
+    config = os.environ.get("TF_CONFIG")
+    if not config:
+        return World(0, ("",), 0)
+    try:
+        read = json.loads(config)
+        addresses, rank = tuple(read["cluster"]["worker"]), read["task"]["index"]
+        addresses[rank]
+        return World(int(os.environ.get(VERSION_VARIABLE, "0")), addresses, rank)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CtrPipelineError(
+            f"names no workers and the index of this one ({type(error).__name__})",
+            place="TF_CONFIG",
+            remedy="Start the script by 'ctrpipe elastic-run', or without TF_CONFIG",
+        ) from error
+
+
+def rendezvous_of_script(world: World) -> RendezvousClient | None:
+    """The rendezvous that the script was started by; None without one.
+
+    Raises:
+        CtrPipelineError: The access folder is gone.
+    """
+    rendezvous, folder = (os.environ.get(key) for key in (_RENDEZVOUS_VARIABLE, _ACCESS_VARIABLE))
+    if rendezvous is None or folder is None or not world.version:
+        return None
+    address = world.addresses[world.rank]
+    return RendezvousClient(rendezvous, address, load_access(Path(folder), "worker"))
 
 
 def find_program(name: str) -> str:

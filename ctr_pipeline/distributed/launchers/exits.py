@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ctr_pipeline.distributed.coordination.exit_codes import (
     BY_SOMEBODY,
+    EXIT_CUT_OFF,
     EXIT_OUT_OF_MEMORY,
     signal_of,
 )
@@ -29,7 +30,9 @@ def classify_exit(exit_code: int, *, stopped: bool, oom_kills: int) -> ExitReaso
         return "not_started"
     if exit_code == EXIT_OUT_OF_MEMORY or (exit_code == -signal.SIGKILL and oom_kills > 0):
         return "out_of_memory"
-    return "killed" if number in BY_SOMEBODY else "error"
+    # Where the network is at fault, the program is not.
+    by_others = number in BY_SOMEBODY or exit_code == EXIT_CUT_OFF
+    return "killed" if by_others else "error"
 
 
 def count_oom_kills(

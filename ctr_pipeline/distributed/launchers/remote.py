@@ -1,5 +1,7 @@
 """How the master uses a launcher, which is in another process and may be on another machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ctr_pipeline.distributed.coordination.events import StartMember, StopMember
@@ -20,6 +22,12 @@ _SERVICE = "LauncherService"
 _BUSY = "busy"
 _CANNOT_LAUNCH = "cannot_launch"
 _DEADLINE_SECONDS = 5.0
+_CHANGE_SECONDS = 20.0
+"""Longer than a launcher waits for whoever it asks, such as an API server that hangs."""
+_NUM_THREADS = 12
+"""A master changes several members at once, and looks at all of them."""
+_CALLS_A_CONNECTION = 2048
+"""There is one caller, which starts a hundred members a second."""
 
 
 @dataclass(frozen=True)
@@ -36,32 +44,37 @@ class RemoteLauncher:
 
     Args:
         access: Secrets of the job.
+
+    Attributes:
+        address: `host:port` where it is served.
     """
 
     def __init__(self, address: str, access: Access) -> None:
+        self.address = address
         self._client = RpcClient(_SERVICE, address, access)
 
     def start(self, role: Role, index: int) -> None:
         """Starts a member unless it runs."""
-        message = StartMember(role, index)
+        self._change("Start", StartMember(role, index))
+
+    def stop(self, role: Role, index: int, incarnation: str, *, grace_seconds: float) -> None:
+        """Asks one process to end, kills it after the grace; returns at once."""
+        self._change("Stop", StopMember(role, index, incarnation, grace_seconds))
+
+    def observe(self) -> tuple[ProcessState, ...]:
+        """The newest process of every member that was ever started."""
+        found = self._client.call("Observe", Empty(), Observed, deadline_seconds=_DEADLINE_SECONDS)
+        return found.processes
+
+    def _change(self, method: str, message: StartMember | StopMember) -> None:
         try:
-            self._client.call("Start", message, Empty, deadline_seconds=_DEADLINE_SECONDS)
+            self._client.call(method, message, Empty, deadline_seconds=_CHANGE_SECONDS)
         except CallRefused as error:
             if error.code == _BUSY:
                 raise LauncherBusyError(error.message) from error
             if error.code == _CANNOT_LAUNCH:
                 raise CannotLaunchError(error.message) from error
             raise
-
-    def stop(self, role: Role, index: int, incarnation: str, *, grace_seconds: float) -> None:
-        """Asks one process to end, kills it after the grace; returns at once."""
-        message = StopMember(role, index, incarnation, grace_seconds)
-        self._client.call("Stop", message, Empty, deadline_seconds=_DEADLINE_SECONDS)
-
-    def observe(self) -> tuple[ProcessState, ...]:
-        """The newest process of every member that was ever started."""
-        found = self._client.call("Observe", Empty(), Observed, deadline_seconds=_DEADLINE_SECONDS)
-        return found.processes
 
     def close(self) -> None:
         """Ends the connection."""
@@ -86,7 +99,12 @@ class LauncherService:
             Method("Observe", Empty, Observed, self._observe, callers=("master",)),
         )
         self._server = RpcServer(
-            _SERVICE, methods, address=f"{host}:0", access=access, num_threads=4
+            _SERVICE,
+            methods,
+            address=f"{host}:0",
+            access=access,
+            num_threads=_NUM_THREADS,
+            calls_a_connection=_CALLS_A_CONNECTION,
         )
         self.address = reachable_address(self._server.start())
 
@@ -100,22 +118,19 @@ class LauncherService:
 
     def _start(self, request: StartMember) -> Empty:
         _check(request)
-        try:
+        with _refusing():
             self._served().start(request.role, request.index)
-        except LauncherBusyError as error:
-            raise Refusal(_BUSY, str(error)) from error
-        except CannotLaunchError as error:
-            raise Refusal(_CANNOT_LAUNCH, str(error)) from error
         return Empty()
 
     def _stop(self, request: StopMember) -> Empty:
         _check(request)
-        self._served().stop(
-            request.role,
-            request.index,
-            request.incarnation,
-            grace_seconds=request.grace_seconds,
-        )
+        with _refusing():
+            self._served().stop(
+                request.role,
+                request.index,
+                request.incarnation,
+                grace_seconds=request.grace_seconds,
+            )
         return Empty()
 
     def _observe(self, _: Empty) -> Observed:
@@ -125,6 +140,17 @@ class LauncherService:
         if self._launcher is None:
             raise Refusal(_BUSY, "the launcher is not open yet")
         return self._launcher
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """What a launcher cannot do now, or never, is a refusal for the master."""
+    try:
+        yield
+    except LauncherBusyError as error:
+        raise Refusal(_BUSY, str(error)) from error
+    except CannotLaunchError as error:
+        raise Refusal(_CANNOT_LAUNCH, str(error)) from error
 
 
 def _check(request: StartMember | StopMember) -> None:

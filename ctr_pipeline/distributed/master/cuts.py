@@ -51,6 +51,7 @@ class CutKeeper:
         calls: To the parameter servers.
         deadline_seconds: For a server to write or read its part.
         wall_clock: Unix time, seconds.
+        require_own: Raises a StorageError where another process has taken over the run.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class CutKeeper:
         *,
         deadline_seconds: float,
         wall_clock: Callable[[], float],
+        require_own: Callable[[], None] = lambda: None,
     ) -> None:
         self._spec = spec
         self._cuts = cuts
         self._calls = calls
         self._deadline_seconds = deadline_seconds
         self._wall_clock = wall_clock
+        self._require_own = require_own
         # The epoch of the cut that servers hold or follow, and its tasks that are over.
         self._shown: tuple[int, TaskRanges] = (0, ())
 
@@ -130,6 +133,7 @@ class CutKeeper:
             manifest = CutManifest(facts, files, action.frozen, history)
             self._cuts.check_files(manifest, read=False)
             fence()
+            self._require_own()
             self._cuts.save(manifest)
         except CallAbandonedError:
             return CutFailed(action.cut, "the job went back to an earlier checkpoint meanwhile")
@@ -221,6 +225,7 @@ class CutKeeper:
             Cuts among these that proved damaged, and were given up.
         """
         try:
+            self._require_own()
             damages = self._cuts.keep_only(cuts)
         except (RunFolderError, StorageError) as error:
             _LOGGER.warning("old checkpoints cannot be deleted: %s", error)

@@ -9,7 +9,7 @@ servers, files of checkpoints, is done by threads of its own and comes back as a
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,6 +20,7 @@ from ctr_pipeline.distributed.coordination.codec import to_record
 from ctr_pipeline.distributed.coordination.events import (
     Action,
     Announce,
+    AnnouncePlacement,
     AnswerLease,
     CannotGoOn,
     CutFailed,
@@ -34,7 +35,6 @@ from ctr_pipeline.distributed.coordination.events import (
     MovePartitions,
     Persist,
     Phase,
-    PlacePartitions,
     ProcessesSeen,
     RestoreCut,
     RestoreFailed,
@@ -58,6 +58,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     LeaseRequest,
     RegisterRequest,
 )
+from ctr_pipeline.distributed.coordination.news import Topic
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.cuts import CutKeeper
@@ -68,7 +69,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
 )
 from ctr_pipeline.distributed.master.moves import Mover
 from ctr_pipeline.distributed.master.recording import Recorder
-from ctr_pipeline.distributed.master.recovery import EVENTS_RECORD, FENCE_RECORD
+from ctr_pipeline.distributed.master.recovery import EVENTS_RECORD, FENCE_RECORD, TIMELINE_RECORD
 from ctr_pipeline.distributed.master.serial_executor import SerialExecutor
 from ctr_pipeline.distributed.master.speed import SpeedMeter
 from ctr_pipeline.distributed.master.status import (
@@ -78,6 +79,7 @@ from ctr_pipeline.distributed.master.status import (
     MasterErrors,
     NewestCut,
 )
+from ctr_pipeline.distributed.master.timeline import JobMoment, Timeline
 from ctr_pipeline.distributed.master.validation import read_record
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable, Refusal
@@ -94,6 +96,8 @@ _NOTE_PROGRESS_EVERY_SECONDS = 2.0
 _SCALE_EVERY_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 _REPLACE_GRACE_SECONDS = 10.0
+_MEMBERS_AT_ONCE = 8
+"""That a launcher is asked to start or stop: in a cluster, each call takes a while."""
 _MAX_DECISIONS = 5
 """An epoch whose end cannot be decided on so often fails the job."""
 
@@ -121,6 +125,7 @@ class JobExecutor:
         wall_clock: Unix time, seconds.
         delays: Pauses between tries, as of `backoff.delays`.
         events: Events of the masters before this one, oldest first.
+        timeline: Moments that they kept, oldest first.
         newest_cut: When this master starts.
     """
 
@@ -139,6 +144,7 @@ class JobExecutor:
         wall_clock: Callable[[], float] = time.time,
         delays: Callable[..., Iterator[float]] = delays,
         events: Sequence[JobEvent] = (),
+        timeline: Sequence[JobMoment] = (),
         newest_cut: NewestCut = NO_CUT,
     ) -> None:
         self._job = job
@@ -166,14 +172,19 @@ class JobExecutor:
         self._ended: Phase | None = None
         self._over = threading.Event()
         self._events: deque[JobEvent] = deque(events, maxlen=_EVENTS_KEPT)
+        self._timeline = Timeline(timeline)
         self._newest_cut = newest_cut
         self._speed = SpeedMeter()
         self._errors = NO_ERRORS
         self._told_errors: set[str] = set()
         self._progress_due = self._scaling_due = clock()
-        self._member_executor = SerialExecutor(
-            "members", partial(self._stumble, "starting or stopping members")
+        # Changes of one member follow each other; those of others do not wait for them.
+        self._member_executors = tuple(
+            SerialExecutor("members", partial(self._stumble, "starting or stopping members"))
+            for _ in range(_MEMBERS_AT_ONCE)
         )
+        self._starting: set[StartMember] = set()
+        """Starts that wait or are under way."""
         self._cut_executor = SerialExecutor("cuts", partial(self._stumble, "its checkpoints"))
         self._observer: threading.Thread | None = None
         if launcher is not None:
@@ -213,6 +224,7 @@ class JobExecutor:
             return
         self._progress_due = now + _NOTE_PROGRESS_EVERY_SECONDS
         status = self.status()
+        self._note_moment(status)
         if status.phase == "training" and status.epochs and status.epochs[-1].trained:
             totals = status.epochs[-1]
             self._recorder.note_progress(
@@ -220,6 +232,21 @@ class JobExecutor:
                 train_logloss=totals.loss_sum / totals.trained,
                 samples_per_second=self.samples_per_second,
             )
+
+    def _note_moment(self, status: JobStatus) -> None:
+        running = Counter(one.role for one in status.members if one.state == "running")
+        moment = JobMoment(
+            time=self._wall_clock(),
+            workers=running["worker"],
+            servers=running["ps"],
+            trained=status.trained,
+            samples_per_second=self.samples_per_second,
+        )
+        with self._lock:
+            is_kept = self._timeline.note(moment)
+        if is_kept:
+            record = {"moments": to_record(self._timeline.moments)}
+            self.note({TIMELINE_RECORD: record}, durable=False)
 
     def _scale(self, autoscaler: Autoscaler) -> None:
         step = autoscaler.poll(self.status())
@@ -231,8 +258,13 @@ class JobExecutor:
             _LOGGER.info("%s wanted: %s", wanted, step.reason)
             self.submit(step.scale)
         for worker in step.stragglers:
-            self.announce(f"worker {worker} stays far behind the others", "it is replaced")
-            self._member_executor.put(partial(self._replace, worker))
+            what = f"worker {worker} stays far behind the others"
+            self.announce(what, "it is replaced", topic="member")
+            self._members_like(worker).put(partial(self._replace, worker))
+
+    def _members_like(self, index: int) -> SerialExecutor:
+        """Changes the members of an index."""
+        return self._member_executors[index % _MEMBERS_AT_ONCE]
 
     def _replace(self, worker: int) -> None:
         members = self.status().members
@@ -263,6 +295,11 @@ class JobExecutor:
             return tuple(self._events)
 
     @property
+    def timeline(self) -> tuple[JobMoment, ...]:
+        """Members, records and speed so far."""
+        return self._timeline.moments
+
+    @property
     def errors(self) -> MasterErrors:
         """Errors of this master's own that it went on after."""
         return self._errors
@@ -289,9 +326,16 @@ class JobExecutor:
         with self._lock:
             return self._job.ps_addresses, self._job.placement
 
-    def announce(self, what: str, done: str, recovery_seconds: float | None = None) -> None:
+    def announce(
+        self,
+        what: str,
+        done: str,
+        recovery_seconds: float | None = None,
+        *,
+        topic: Topic = "job",
+    ) -> None:
         """Adds a line to the event log."""
-        self._ask(lambda _: (None, [Announce(what, done, recovery_seconds)]))
+        self._ask(lambda _: (None, [Announce(what, done, recovery_seconds, topic)]))
 
     def note(self, records: Mapping[str, Json | None], *, durable: bool) -> None:
         """Puts records that the machine does not know."""
@@ -321,7 +365,8 @@ class JobExecutor:
     def close(self) -> None:
         """Ends its threads; waits for what they are doing, but not for ever."""
         self.release()
-        self._member_executor.close(_CLOSE_SECONDS)
+        for executor in self._member_executors:
+            executor.close(_CLOSE_SECONDS)
         self._cut_executor.close(_CLOSE_SECONDS)
         if self._observer is not None:
             self._observer.join(_CLOSE_SECONDS)
@@ -431,7 +476,7 @@ class JobExecutor:
     def _perform_one(self, action: Action) -> None:
         match action:
             case StartMember() | StopMember():
-                self._member_executor.put(lambda: self._change_member(action))
+                self._change_soon(action)
             case TakeCut():
                 history = self.status().history
                 self._cut_executor.put(lambda: self._take_cut(action, history))
@@ -439,18 +484,18 @@ class JobExecutor:
                 self._cut_executor.put(lambda: self._restore_cut(action))
             case MovePartitions():
                 self._cut_executor.put(lambda: self._move_partitions(action))
-            case PlacePartitions():
-                self._cut_executor.put(lambda: self._place_partitions(action))
+            case AnnouncePlacement():
+                self._cut_executor.put(lambda: self._announce_placement(action))
             case DropCuts(keep):
                 self._cut_executor.put(lambda: self._drop_cuts(keep))
             case DecideEpoch():
                 self._cut_executor.put(lambda: self._end_epoch(action))
             case AnswerLease(call, reply):
                 call.give(reply)
-            case Announce(what, done, recovery_seconds):
-                self._announce(what, done, recovery_seconds)
+            case Announce():
+                self._announce(action)
             case Fail(reason, traceback):
-                self._announce(f"the job failed: {reason}", "members leave", None)
+                self._announce(Announce(f"the job failed: {reason}", "members leave"))
                 if traceback:
                     _LOGGER.error("last output of the member:\n%s", traceback)
             case End(phase):
@@ -480,16 +525,41 @@ class JobExecutor:
                 else:
                     break
         seconds = self._clock() - since
-        self._announce("the ledger could not be written", "the job paused", seconds)
+        self._announce(Announce("the ledger could not be written", "the job paused", seconds))
 
-    def _announce(self, what: str, done: str, recovery_seconds: float | None) -> None:
-        event = JobEvent(self._wall_clock(), what, done, recovery_seconds)
-        took = "" if recovery_seconds is None else f" ({recovery_seconds:.1f} s)"
-        _LOGGER.info("%s%s%s", what, f": {done}" if done else "", took)
+    def _announce(self, told: Announce) -> None:
+        seconds = told.recovery_seconds
+        took = "" if seconds is None else f" ({seconds:.1f} s)"
+        _LOGGER.info("%s%s%s", told.what, f": {told.done}" if told.done else "", took)
         with self._lock:
+            event = JobEvent(
+                self._wall_clock(),
+                told.what,
+                told.done,
+                seconds,
+                told.topic,
+                is_disruption=told.is_disruption,
+                repeated=self._job.num_repeated,
+            )
             self._events.append(event)
             kept = {"events": to_record(self._events)}
         self._commit({EVENTS_RECORD: kept}, durable=False)
+
+    def _change_soon(self, action: StartMember | StopMember) -> None:
+        # A start that waits behind hundreds is asked for again meanwhile.
+        if action in self._starting:
+            return
+        if isinstance(action, StartMember):
+            self._starting.add(action)
+
+        def change() -> None:
+            try:
+                self._change_member(action)
+            finally:
+                if isinstance(action, StartMember):
+                    self._starting.discard(action)
+
+        self._members_like(action.index).put(change)
 
     # Actions in their executors; the lock is not held.
 
@@ -518,6 +588,10 @@ class JobExecutor:
                 _LOGGER.warning("the launcher does not answer: %s", error)
                 self._closing.wait(next(pauses))
             except (LauncherBusyError, CannotLaunchError) as error:
+                if isinstance(action, StopMember):
+                    # It is asked for again.
+                    _LOGGER.warning("%s %d cannot be ended: %s", action.role, action.index, error)
+                    return
                 is_final = isinstance(error, CannotLaunchError)
                 _LOGGER.warning("%s %d cannot be started: %s", action.role, action.index, error)
                 self._submit_unless_gone(
@@ -543,7 +617,7 @@ class JobExecutor:
         )
         self._submit_unless_gone(outcome)
 
-    def _place_partitions(self, action: PlacePartitions) -> None:
+    def _announce_placement(self, action: AnnouncePlacement) -> None:
         held_seconds = self._mover.place(
             action,
             self._ps_addresses_with(action.planned.source),

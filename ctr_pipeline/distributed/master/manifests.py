@@ -8,8 +8,11 @@ it.
 
 import json
 import re
+import secrets
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +26,16 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotReply,
     TaskBitmap,
 )
-from ctr_pipeline.distributed.coordination.placement import Placement, place_evenly
+from ctr_pipeline.distributed.coordination.placement import Placement, even_placement
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile, cut_of, extend_chain, unneeded_files
-from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.storage.protocol import ObjectExistsError
+from ctr_pipeline.errors import CheckpointError, RunFolderError, StorageError
+from ctr_pipeline.storage.commits import PINS
+from ctr_pipeline.storage.protocol import ObjectExistsError, StorageDeniedError
 
 MANIFEST_FORMAT = 1
+PIN_SECONDS = 86_400.0
+"""After which a pin counts no more whose reader was killed."""
 
 _NAME = re.compile(r"cut-(\d{6,})\.json")
 _GIVEN_UP = re.compile(r"cut-(\d{6,})\.json\.given-up")
@@ -71,7 +77,7 @@ class CutFacts:
         """Server that wrote each partition."""
         if self.placement is not None:
             return self.placement.owners
-        return place_evenly(
+        return even_placement(
             self.num_partitions, 0, self.num_parameter_servers, is_divided=True
         ).owners
 
@@ -313,8 +319,64 @@ class Cuts:
         self.storage.write(given_up_name(cut), manifest)
         self.storage.delete([name])
 
+    @contextmanager
+    def pinned(
+        self, manifest: CutManifest, *, clock: Callable[[], float] = time.time
+    ) -> Iterator[None]:
+        """Keeps a cut and its files from being deleted inside.
+
+        A storage that this process may only read is read without a pin.
+
+        Args:
+            clock: Unix time, seconds.
+
+        Raises:
+            CheckpointError: Some are gone already.
+        """
+        key = f"{PINS}/cut-{manifest.facts.cut}-{secrets.token_hex(8)}.json"
+        pin = {
+            "cut": manifest.facts.cut,
+            "files": [file.name for file in manifest.files.all_files()],
+            "until": clock() + PIN_SECONDS,
+        }
+        is_written = True
+        try:
+            self.storage.write(key, json.dumps(pin).encode())
+        except (StorageDeniedError, RunFolderError):
+            is_written = False
+        try:
+            # A master that looked for pins before may have deleted them since.
+            self.check_files(manifest, read=False)
+            yield
+        finally:
+            if is_written:
+                self.storage.delete([key])
+
+    def _pins(self, now: float) -> list[dict[str, Any]]:
+        """What readers have pinned; deletes pins whose time is over."""
+        found = []
+        for name in self.storage.names():
+            if not name.startswith(f"{PINS}/"):
+                continue
+            try:
+                with self.storage.reading(name) as file:
+                    pin = json.loads(file.read())
+                is_over = pin["until"] <= now
+                found += [] if is_over else [{"cut": pin["cut"], "files": list(pin["files"])}]
+            except CheckpointError:
+                continue  # unpinned meanwhile
+            except (ValueError, KeyError, TypeError) as error:
+                raise StorageError(
+                    "is no pin, so no checkpoint is deleted",
+                    place=self.storage.place_of(name),
+                    remedy="Remove it",
+                ) from error
+            if is_over:
+                self.storage.delete([name])
+        return found
+
     def keep_only(self, cuts: Iterable[int]) -> dict[int, str]:
-        """Deletes other cuts, and files that no kept one names.
+        """Deletes other cuts, and files that no kept one names and no reader has pinned.
 
         Manifests newer than all kept ones stay, and so do files newer than all kept cuts: they may
         still be written. So do the files of cuts that were given up, until their manifests are
@@ -332,6 +394,8 @@ class Cuts:
             return {}
         self.storage.require_there()
         newest = max(kept)
+        pins = self._pins(time.time())
+        pinned = {pin["cut"] for pin in pins}
         present = self.numbers()
         needed: set[str] = set()
         damages: dict[int, str] = {}
@@ -345,8 +409,9 @@ class Cuts:
         if damages:
             return damages
         needed.update(self._files_of_given_up())
+        needed.update(name for pin in pins for name in pin["files"])
         self.storage.delete(
-            cut_file_name(cut) for cut in present if cut not in kept and cut < newest
+            cut_file_name(cut) for cut in present if cut not in kept | pinned and cut < newest
         )
         self._delete_files(needed, before_cut=newest)
         return {}

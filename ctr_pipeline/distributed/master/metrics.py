@@ -6,7 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
-from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.distributed.master.status import Disruption, JobView, TableUse
 
 STATES = (
     "waiting",
@@ -61,11 +61,38 @@ class JobCollector(Collector):
             found = view.checkpoint
             yield _gauge("ctrpipe_checkpoint_number", "Of the newest", found.number)
             yield _gauge("ctrpipe_checkpoint_age_seconds", "Of the newest", found.age_seconds)
+        yield _gauge("ctrpipe_records_planned", "Of all epochs", view.records.total)
+        yield _gauge("ctrpipe_workers_wanted", "Now", view.workers_wanted)
+        yield from _disruption_metrics(view.disruptions)
+        yield from _table_metrics(view.tables)
         yield from _member_metrics(view.members)
 
 
 def _gauge(name: str, meaning: str, value: float) -> Metric:
     return GaugeMetricFamily(name, meaning, value=float(value))
+
+
+def _disruption_metrics(disruptions: tuple[Disruption, ...]) -> Iterator[Metric]:
+    yield _gauge("ctrpipe_disruptions", "Failures among the last events", len(disruptions))
+    yield _gauge(
+        "ctrpipe_disruptions_repeated_records",
+        "Trained again because of them",
+        sum(one.records_repeated for one in disruptions),
+    )
+    yield _gauge(
+        "ctrpipe_disruptions_lost_seconds",
+        "In which nobody worked because of them",
+        sum(one.seconds_lost for one in disruptions),
+    )
+
+
+def _table_metrics(tables: tuple[TableUse, ...]) -> Iterator[Metric]:
+    rows = GaugeMetricFamily("ctrpipe_table_rows", "Rows made", labels=["table"])
+    row_bytes = GaugeMetricFamily("ctrpipe_table_row_bytes", "Bytes of the rows", labels=["table"])
+    for table in tables:
+        rows.add_metric([table.name], table.rows)
+        row_bytes.add_metric([table.name], table.row_bytes)
+    yield from (rows, row_bytes)
 
 
 def _member_metrics(members: tuple[MemberStatus, ...]) -> Iterator[Metric]:
@@ -78,7 +105,7 @@ def _member_metrics(members: tuple[MemberStatus, ...]) -> Iterator[Metric]:
     restarts = CounterMetricFamily("ctrpipe_member_restarts", "After the first start", labels=names)
     for member in members:
         labels = [member.role, str(member.index)]
-        up.add_metric(labels, float(member.state in {"running", "standby"}))
+        up.add_metric(labels, float(member.state in {"running", "standby", "leaving"}))
         leases.add_metric(labels, member.leases)
         restarts.add_metric(labels, member.restarts)
         if member.stats is not None:

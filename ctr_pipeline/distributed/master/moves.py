@@ -6,17 +6,17 @@ from itertools import takewhile
 from typing import TypeVar
 
 from ctr_pipeline.distributed.coordination.events import (
+    AnnouncePlacement,
     MoveFailed,
     MovePartitions,
     MoveReady,
-    PlacePartitions,
 )
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,
     MoveReply,
     MoveRequest,
-    PlaceReply,
-    PlaceRequest,
+    PlacementReply,
+    PlacementRequest,
 )
 from ctr_pipeline.distributed.master.server_calls import (
     CallAbandonedError,
@@ -60,9 +60,9 @@ class Mover:
 
         try:
             # One that holds nothing is in no cut that was restored: it begins here.
-            place = PlaceRequest(generation, action.placement, action.version)
+            place = PlacementRequest(generation, action.placement, action.version)
             self._ask(
-                planned.target, addresses, "Place", place, reply=PlaceReply, abandoned=abandoned
+                planned.target, addresses, "Place", place, reply=PlacementReply, abandoned=abandoned
             )
             request = MoveRequest(
                 generation=generation,
@@ -83,7 +83,7 @@ class Mover:
         return MoveReady(generation, action.version)
 
     def place(
-        self, action: PlacePartitions, addresses: Sequence[str], *, abandoned: Callable[[], bool]
+        self, action: AnnouncePlacement, addresses: Sequence[str], *, abandoned: Callable[[], bool]
     ) -> float | None:
         """Tells all servers who holds what; whom it does not reach hears it with a heartbeat.
 
@@ -98,19 +98,24 @@ class Mover:
         """
         planned, held_seconds = action.planned, None
         leaves = planned.source >= action.placement.num_servers
-        request = PlaceRequest(action.generation, action.placement, 0)
+        request = PlacementRequest(action.generation, action.placement, 0)
         try:
             # The target before the others: where workers hear of it, it is served. The source
             # holds until it is told, however many the others are.
             self._ask(
-                planned.target, addresses, "Place", request, reply=PlaceReply, abandoned=abandoned
+                planned.target,
+                addresses,
+                "Place",
+                request,
+                reply=PlacementReply,
+                abandoned=abandoned,
             )
             replies = self._calls.call_all(
                 "Place",
                 # Servers that are still to come hold nothing; they hear it with a heartbeat.
                 tuple(takewhile(bool, addresses)),
                 request,
-                PlaceReply,
+                PlacementReply,
                 deadline_seconds=_TELL_LEAVING_SECONDS if leaves else _TELL_SECONDS,
                 abandoned=abandoned,
                 keep=addresses,

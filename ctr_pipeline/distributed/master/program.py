@@ -1,12 +1,14 @@
 """The master of a job as a program: reads its ledger, serves its members, ends with it."""
 
+import gc
 import logging
 import os
 import socket
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -16,10 +18,11 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.distributed.coordination.codec import to_record
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.launching import MemberControl
+from ctr_pipeline.distributed.coordination.spec import RunFence
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
-from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, place_ledger
+from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, locate_ledger
 from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.metrics import JobCollector
 from ctr_pipeline.distributed.master.moves import Mover
@@ -32,10 +35,17 @@ from ctr_pipeline.distributed.master.recovery import (
     find_newest_cut,
     read_events,
     read_start,
+    read_timeline,
 )
 from ctr_pipeline.distributed.master.server_calls import ServerCalls
 from ctr_pipeline.distributed.master.servicer import SERVICE, MasterServicer
-from ctr_pipeline.distributed.master.settings import bound_workers, plan_job, steps_through
+from ctr_pipeline.distributed.master.settings import (
+    bound_workers,
+    is_queued,
+    plan_job,
+    steps_through,
+)
+from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.master.validation import decide_epoch
 from ctr_pipeline.distributed.rpc.access import Access, name_launch
 from ctr_pipeline.distributed.rpc.endpoint import (
@@ -45,20 +55,33 @@ from ctr_pipeline.distributed.rpc.endpoint import (
     save_endpoint,
 )
 from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
+from ctr_pipeline.distributed.rpc.pages import Pages, TokenGate, serve_pages
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.storage.commit_log import CommitReader
+from ctr_pipeline.storage.opening import open_storage
 
 _TICK_SECONDS = 0.5
 _ALIVE_EVERY_SECONDS = 1.0
 _SNAPSHOT_SECONDS = 600.0
 _GRACE_SECONDS = 1.0
+_SCORES = "scores"
+
+PagesOfJob = Callable[[Path, Callable[[], JobView]], Pages]
+"""Makes the pages of a job, of its run folder and what is known of it."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def run_master(run_folder: Path, bind: str, launcher: MemberControl | None = None) -> int:
+def run_master(
+    run_folder: Path,
+    bind: str,
+    launcher: MemberControl | None = None,
+    *,
+    pages: PagesOfJob | None = None,
+) -> int:
     """Is the master of a prepared job until the job ends.
 
     What is prepared: `config.resolved.yaml`, `job/spec.json` and `job/token` in the run folder.
@@ -66,6 +89,7 @@ def run_master(run_folder: Path, bind: str, launcher: MemberControl | None = Non
     Args:
         bind: `host:port` to serve on; with port 0, that of the master before if it is free.
         launcher: Starts and stops members; None: people do.
+        pages: Makes the pages that the master serves; None: it serves none.
 
     Returns:
         Exit code: 0 if the job finished or was stopped, 1 if it failed.
@@ -74,7 +98,7 @@ def run_master(run_folder: Path, bind: str, launcher: MemberControl | None = Non
         CtrPipelineError: The job cannot be mastered; with exit code 75, not by this process.
         Interrupted: A signal asked this process to end; members wait for the next master.
     """
-    with Master(run_folder, bind, launcher) as master:
+    with Master(run_folder, bind, launcher, pages=pages) as master:
         return master.run()
 
 
@@ -84,6 +108,7 @@ class Master:
     Args:
         bind: `host:port` to serve on.
         launcher: Starts and stops members; None: people do.
+        pages: Makes the pages that it serves; None: it serves none.
         ledger_seconds: It waits no longer for another master to give back a ledger in a file.
 
     Raises:
@@ -96,22 +121,25 @@ class Master:
         bind: str,
         launcher: MemberControl | None,
         *,
+        pages: PagesOfJob | None = None,
         ledger_seconds: float = 20.0,
     ) -> None:
+        self._pages = pages
         self._run_folder = run_folder
         self._bind = bind
         self._job_folder = run_folder / "job"
         self._spec = load_spec(self._job_folder)
         config = load_config(run_folder / "config.resolved.yaml").config
         self._access = Access.load(self._job_folder, "master")
-        # Absolute: workers take relative names from the run folder, which may be relative itself.
-        scores = (run_folder / "scores").resolve()
         self._settings = plan_job(
-            self._spec, config.runtime, scores_folder=scores, launched=launcher is not None
+            self._spec,
+            scores_folder=_SCORES,
+            mode=config.runtime.mode,
+            is_queued=is_queued(config),
         )
-        scores.mkdir(exist_ok=True)
+        (run_folder / _SCORES).mkdir(exist_ok=True)
         with ExitStack() as stack:
-            place = place_ledger(config.runtime, self._job_folder)
+            place = locate_ledger(config.runtime, self._job_folder)
             self.store = place.open(identify_ledger(self._spec), wait_seconds=ledger_seconds)
             stack.callback(self.store.close)
             records = self.store.load()
@@ -128,7 +156,8 @@ class Master:
         stack: ExitStack,
     ) -> JobExecutor:
         spec = self._spec
-        cuts = Cuts(CutStorage.at(spec.checkpoints_folder), spec.job)
+        checkpoints = spec.within(self._run_folder).checkpoints_folder
+        cuts = Cuts(CutStorage.at(checkpoints), spec.job)
         job = await_storage(
             lambda: begin_job(
                 self._settings,
@@ -138,7 +167,7 @@ class Master:
                 time.monotonic(),
                 resume=self._before is not None and not self._is_restart,
             ),
-            self._settings.storage_timeout_seconds,
+            spec.supervision.storage_timeout_seconds,
             wait=time.sleep,
         )
         calls = ServerCalls(self._access)
@@ -152,17 +181,23 @@ class Master:
             self.store,
             launcher=launcher,
             cuts=CutKeeper(
-                spec, cuts, calls, deadline_seconds=_SNAPSHOT_SECONDS, wall_clock=time.time
+                spec,
+                cuts,
+                calls,
+                deadline_seconds=_SNAPSHOT_SECONDS,
+                wall_clock=time.time,
+                require_own=partial(_require_own, spec.fence),
             ),
             mover=Mover(move_calls),
             recorder=recorder,
             decide_epoch=lambda action: decide_epoch(
                 action, config.train, step=steps_through(spec, action.totals.epoch)
             ),
-            autoscaler=Autoscaler(bound_workers(config.runtime), time.monotonic)
-            if config.runtime.workers == "auto"
+            autoscaler=Autoscaler(bound_workers(spec.supervision), time.monotonic)
+            if spec.supervision.workers == "auto"
             else None,
             events=read_events(records),
+            timeline=read_timeline(records),
             newest_cut=find_newest_cut(cuts, job.status().last_cut),
         )
         stack.callback(executor.close)
@@ -192,7 +227,6 @@ class Master:
             self._spec,
             executor,
             heartbeat_seconds=self._settings.heartbeat_seconds,
-            work_ahead_seconds=self._settings.work_ahead_seconds,
             news_seconds=self._settings.news_seconds,
             restarts=number,
         )
@@ -201,16 +235,20 @@ class Master:
                 serve_metrics(JobCollector(servicer.status), _host_of(self._bind))
             )
             server, address = self._serve(servicer)
+            page_address = stack.enter_context(self._serve_pages(servicer))
             stack.callback(executor.release)
             stack.callback(lambda: server.stop(0.0 if executor.death else _GRACE_SECONDS))
-            servicer.know_server(server, address, metrics_address)
+            servicer.set_server(server, address, metrics_address)
             with suppress(MasterGoneError):
                 self._take_over(start)
                 save_endpoint(
                     self._job_folder,
-                    Endpoint(address, metrics_address, socket.gethostname(), os.getpid()),
+                    Endpoint(
+                        address, metrics_address, socket.gethostname(), os.getpid(), page_address
+                    ),
                 )
                 _LOGGER.info("the master of job '%s' serves on %s", self._spec.job, address)
+                stack.enter_context(_uncollected())
                 _tick_until_over(executor, start)
         if executor.death is not None:
             raise executor.death
@@ -228,7 +266,22 @@ class Master:
                 "the master was lost",
                 "another one has read its ledger and goes on",
                 max(0.0, time.time() - before.alive_at),
+                topic="recovery",
             )
+
+    @contextmanager
+    def _serve_pages(self, servicer: MasterServicer) -> Iterator[str]:
+        """Serves what people look at; gives where, empty if nothing is served."""
+        if self._pages is None:
+            yield ""
+            return
+        with serve_pages(
+            self._pages(self._run_folder, servicer.status),
+            TokenGate(self._access),
+            host=_host_of(self._bind),
+            tls=self._access.tls,
+        ) as bound:
+            yield reachable_address(bound)
 
     def _serve(self, servicer: MasterServicer) -> tuple[RpcServer, str]:
         """Serves where the master before did, so that members find this one at once."""
@@ -247,6 +300,22 @@ class Master:
                     raise
             else:
                 return server, reachable_address(bound)
+
+
+def _require_own(fence: RunFence | None) -> None:
+    """Raises FencedError where another process than the one of the fence works on the run."""
+    if fence is not None:
+        CommitReader(open_storage(fence.address)).require_newest(fence.generation)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keeps the cyclic collector from what is loaded by now: calls wait while it searches it."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _tick_until_over(executor: JobExecutor, start: MasterStart) -> None:

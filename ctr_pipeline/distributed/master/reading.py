@@ -8,12 +8,13 @@ from ctr_pipeline.distributed.coordination.codec import from_record
 from ctr_pipeline.distributed.coordination.events import Phase
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.job.head import JobHead
-from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, place_ledger
+from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, locate_ledger
 from ctr_pipeline.distributed.master.ledger.store import LedgerError
 from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.recovery import (
     find_newest_cut,
     read_events,
+    read_timeline,
     records_of_job,
 )
 from ctr_pipeline.distributed.master.settings import plan_job
@@ -31,11 +32,11 @@ def read_status(run_folder: Path) -> JobView:
     job_folder = run_folder / "job"
     spec = load_spec(job_folder)
     config = load_config(run_folder / "config.resolved.yaml").config
-    records = place_ledger(config.runtime, job_folder).read(identify_ledger(spec))
-    settings = plan_job(spec, config.runtime, scores_folder=run_folder / "scores", launched=True)
+    records = locate_ledger(config.runtime, job_folder).read(identify_ledger(spec))
+    settings = plan_job(spec, scores_folder="scores")
     job = Job.from_ledger(settings, records_of_job(records), 0.0)
     status = job.status()
-    cuts = Cuts(CutStorage.at(spec.checkpoints_folder), spec.job)
+    cuts = Cuts(CutStorage.at(spec.within(run_folder).checkpoints_folder), spec.job)
     train = spec.split("train")
     return view_job(
         status,
@@ -46,6 +47,9 @@ def read_status(run_folder: Path) -> JobView:
         unix_time=time.time(),
         samples_per_second=0.0,
         events=read_events(records),
+        timeline=read_timeline(records),
+        tables=spec.tables,
+        table_features=spec.table_features,
         master=None,
     )
 
@@ -60,7 +64,7 @@ def read_phase(run_folder: Path) -> Phase | None:
     spec = load_spec(job_folder)
     config = load_config(run_folder / "config.resolved.yaml").config
     try:
-        records = place_ledger(config.runtime, job_folder).read(identify_ledger(spec))
+        records = locate_ledger(config.runtime, job_folder).read(identify_ledger(spec))
     except LedgerError:
         return None
     return from_record(JobHead, records["head"]).phase if "head" in records else None

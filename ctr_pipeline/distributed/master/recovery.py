@@ -15,11 +15,13 @@ from ctr_pipeline.distributed.coordination.storage_wait import StorageWait
 from ctr_pipeline.distributed.master.cuts import require_same_job
 from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.status import NO_CUT, JobEvent, NewestCut
+from ctr_pipeline.distributed.master.timeline import JobMoment
 from ctr_pipeline.errors import CheckpointError, StorageError
 
 T = TypeVar("T")
 
 EVENTS_RECORD = "master/events"
+TIMELINE_RECORD = "master/timeline"
 START_RECORD = "master/start"
 FENCE_RECORD = "master/fence"
 _OWN_RECORDS = "master/"
@@ -140,6 +142,12 @@ def read_events(records: Mapping[str, Json]) -> tuple[JobEvent, ...]:
     """The event log, oldest first."""
     record = records.get(EVENTS_RECORD)
     return () if record is None else from_record(tuple[JobEvent, ...], record["events"])
+
+
+def read_timeline(records: Mapping[str, Json]) -> tuple[JobMoment, ...]:
+    """Members, records and speed over time, oldest first."""
+    record = records.get(TIMELINE_RECORD)
+    return () if record is None else from_record(tuple[JobMoment, ...], record["moments"])
 
 
 def find_newest_cut(cuts: Cuts, cut: int) -> NewestCut:

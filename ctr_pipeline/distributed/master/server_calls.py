@@ -30,10 +30,17 @@ class ServerCalls:
         access: Secrets of the job.
         retry_seconds: For so long a request is repeated where nobody answers: a connection may
             break while its server lives, and one that is gone is noticed by its silence.
+        connect: Connects to a server's address; as `PsService` with the secrets if None.
     """
 
-    def __init__(self, access: Access, *, retry_seconds: float = 10.0) -> None:
-        self._access = access
+    def __init__(
+        self,
+        access: Access,
+        *,
+        retry_seconds: float = 10.0,
+        connect: Callable[[str], RpcClient] | None = None,
+    ) -> None:
+        self._connect = connect or (lambda address: RpcClient("PsService", address, access))
         self._retry_seconds = retry_seconds
         self._clients: dict[str, RpcClient] = {}
 
@@ -127,7 +134,7 @@ class ServerCalls:
 
     def _client(self, address: str) -> RpcClient:
         if address not in self._clients:
-            self._clients[address] = RpcClient("PsService", address, self._access)
+            self._clients[address] = self._connect(address)
         return self._clients[address]
 
     def _forget_all_but(self, addresses: Sequence[str]) -> None:

@@ -3,8 +3,7 @@
 import os
 import socket
 import time
-
-import psutil
+from dataclasses import asdict
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked, ServersAsked, StopAsked
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
@@ -25,6 +24,7 @@ from ctr_pipeline.distributed.master.status import JobView, view_job
 from ctr_pipeline.distributed.rpc.certificates import Role
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
+from ctr_pipeline.machine import measure_usage
 
 SERVICE = "MasterService"
 
@@ -39,7 +39,6 @@ class MasterServicer:
     Args:
         executor: The machine with its surroundings.
         heartbeat_seconds: Between heartbeats of a member.
-        work_ahead_seconds: How much work a worker is to hold at a time.
         news_seconds: For which a worker's progress waits for its heartbeat, at most.
         restarts: Masters of this job before this one.
     """
@@ -50,14 +49,12 @@ class MasterServicer:
         executor: JobExecutor,
         *,
         heartbeat_seconds: float,
-        work_ahead_seconds: float,
         news_seconds: float,
         restarts: int,
     ) -> None:
         self._spec = spec
         self._executor = executor
         self._heartbeat_seconds = heartbeat_seconds
-        self._work_ahead_seconds = work_ahead_seconds
         self._news_seconds = news_seconds
         self._restarts = restarts
         self._server: RpcServer | None = None
@@ -82,7 +79,7 @@ class MasterServicer:
             Method("Scale", ScaleRequest, Empty, self._scale, callers=_PEOPLE),
         )
 
-    def know_server(self, server: RpcServer, address: str, metrics_address: str) -> None:
+    def set_server(self, server: RpcServer, address: str, metrics_address: str) -> None:
         """It is served: by whom, and where it and its metrics are found."""
         self._server, self._address, self._metrics_address = server, address, metrics_address
 
@@ -95,7 +92,6 @@ class MasterServicer:
             spec=self._spec,
             ps_addresses=() if refused else self._executor.ps_addresses,
             heartbeat_seconds=self._heartbeat_seconds,
-            work_ahead_seconds=self._work_ahead_seconds,
             news_seconds=self._news_seconds,
         )
 
@@ -112,6 +108,9 @@ class MasterServicer:
             unix_time=time.time(),
             samples_per_second=executor.samples_per_second,
             events=executor.events,
+            timeline=executor.timeline,
+            tables=spec.tables,
+            table_features=spec.table_features,
             master=self._view_self(),
             master_errors=executor.errors,
         )
@@ -171,8 +170,7 @@ class MasterServicer:
             restarts=self._restarts,
             last_seen_seconds=0.0,
             stats=MemberStats(
-                rss_bytes=psutil.Process().memory_info().rss,
-                cpu_seconds=time.process_time(),
+                **asdict(measure_usage()),
                 bytes_received=server.bytes_received if server else 0,
                 bytes_sent=server.bytes_sent if server else 0,
             ),

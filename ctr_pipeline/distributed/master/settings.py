@@ -1,10 +1,8 @@
-"""From the job's spec and the user's config to what the job machine is told."""
+"""What a job is told before it starts, from its spec."""
 
-import math
-from dataclasses import replace
-from pathlib import Path
+from operator import attrgetter
 
-from ctr_pipeline.config.models import RuntimeConfig, WorkersConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
@@ -14,6 +12,8 @@ from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, Encoded
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.machine import available_cores
+from ctr_pipeline.specs.course import Supervision, WorkersConfig
+from ctr_pipeline.specs.launchers import DEFAULT_MODE, LAUNCHERS
 
 _BATCHES_PER_SCORE_TASK = 16
 _LEAST_ROWS_PER_SCORE_TASK = 16_384
@@ -22,6 +22,9 @@ _FINAL_SPLITS = ("valid", "test")
 _NEWS_SECONDS = 0.2
 _MOST_HEARTBEATS_A_SECOND = 300
 """Of all members together; a master spends about a millisecond on each."""
+
+_WORKERS_QUEUED = 32
+"""Enough to take at once what quota is freed, and few to lie in the queue before others."""
 
 
 def plan_epoch(spec: JobSpec, epoch: int) -> EpochPlan:
@@ -55,60 +58,66 @@ def _order_of(spec: JobSpec, epoch: int) -> EpochOrder:
 
 
 def plan_job(
-    spec: JobSpec, runtime: RuntimeConfig, *, scores_folder: Path, launched: bool
+    spec: JobSpec, *, scores_folder: str, mode: str = DEFAULT_MODE, is_queued: bool = False
 ) -> JobSettings:
     """What the job machine is told.
 
     Args:
-        runtime: The user's wishes.
-        scores_folder: Where scores of the final splits go.
-        launched: A launcher starts the members; otherwise people do, in their own time.
+        scores_folder: Where scores of the final splits go, from the run folder.
+        mode: That of the launcher; where people start members, any.
+        is_queued: As `is_queued` finds it.
 
     Raises:
         TrainingError: There is nothing to train on.
     """
     _require_train(spec)
-    workers = bound_workers(runtime)
+    supervision = spec.supervision
+    workers = bound_workers(supervision)
     valid = spec.split("valid")
     finals = (spec.split(name) for name in _FINAL_SPLITS)
-    members = spec.num_parameter_servers + workers.most + runtime.standby_workers
+    members = spec.num_parameter_servers + workers.most + supervision.standby_workers
     crowded = members / _MOST_HEARTBEATS_A_SECOND
     # Three may be lost on the way before a member counts as silent.
-    heartbeat = max(runtime.heartbeat_seconds, min(crowded, runtime.silence_seconds / 3))
-    settings = JobSettings(
+    heartbeat = max(supervision.heartbeat_seconds, min(crowded, supervision.silence_seconds / 3))
+    return JobSettings(
         num_parameter_servers=spec.num_parameter_servers,
         min_workers=workers.least,
         max_workers=workers.most,
-        standby_workers=runtime.standby_workers,
         course=spec.course,
+        supervision=supervision,
         plan_epoch=lambda epoch: plan_epoch(spec, epoch),
         valid=_plan_split(valid, spec.course.batch_size) if valid else None,
         final_splits=tuple(_plan_split(split, spec.course.batch_size) for split in finals if split),
-        scores_folder=str(scores_folder),
+        scores_folder=scores_folder,
+        first_cut=1 if spec.fence is None else spec.fence.first_cut,
         heartbeat_seconds=heartbeat,
         news_seconds=min(heartbeat, max(_NEWS_SECONDS, crowded)),
-        has_rounds=spec.update.mode != "async",
-        work_ahead_seconds=runtime.work_ahead_seconds,
-        worker_silence_seconds=runtime.silence_seconds,
-        server_silence_seconds=runtime.silence_seconds,
-        most_clock_step_seconds=min(_MOST_CLOCK_STEP_SECONDS, runtime.silence_seconds / 3),
-        storage_timeout_seconds=runtime.storage_timeout_seconds,
-        max_task_failures=runtime.max_task_failures,
-        max_dropped_tasks=runtime.max_dropped_tasks,
+        has_rounds=spec.update_rule.update != "async",
+        max_workers_starting=LAUNCHERS.get(mode, LAUNCHERS[DEFAULT_MODE]).max_workers_starting,
+        max_workers_queued=_WORKERS_QUEUED if is_queued else None,
+        most_clock_step_seconds=min(_MOST_CLOCK_STEP_SECONDS, supervision.silence_seconds / 3),
         placement=balanced_placement(spec),
-        heat=_plan_heat(runtime.move_partitions_after_seconds),
+        heat=_plan_heat(supervision.move_partitions_after_seconds),
     )
-    return settings if launched else replace(settings, start_seconds=math.inf)
+
+
+def is_queued(config: Config) -> bool:
+    """Whether members wait for quota in a queue of the cluster."""
+    kind = LAUNCHERS.get(config.runtime.mode)
+    if kind is None or kind.queue_key is None:
+        return False
+    return attrgetter(kind.queue_key)(config) is not None
 
 
 def _plan_heat(seconds: float | None) -> HeatRules:
     return HeatRules(may_move=False) if seconds is None else HeatRules(hot_seconds=seconds)
 
 
-def bound_workers(runtime: RuntimeConfig) -> WorkerBounds:
+def bound_workers(supervision: Supervision) -> WorkerBounds:
     """How many workers there may be; where it is to be found out, one for each core at most."""
-    if isinstance(runtime.workers, WorkersConfig):
-        return WorkerBounds(runtime.workers.min, runtime.workers.max)
+    workers = supervision.workers
+    if isinstance(workers, WorkersConfig):
+        return WorkerBounds(workers.min, workers.max)
     return WorkerBounds(1, available_cores())
 
 

@@ -2,11 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 from ctr_pipeline.distributed.coordination.events import Phase, SplitTotals
 from ctr_pipeline.distributed.coordination.job.status import JobFacts, JobStatus, MemberStatus
+from ctr_pipeline.distributed.coordination.messages import MemberStats
+from ctr_pipeline.distributed.coordination.news import Topic
+from ctr_pipeline.distributed.master.timeline import JobMoment
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.training.history import EpochRecord
 
 
@@ -45,6 +51,8 @@ class NewestCut:
 OVER = frozenset({"finished", "stopped", "failed"})
 """States that a job does not leave by itself."""
 
+_CLOCKS_DIFFER_BY_SECONDS = 0.5
+
 NO_CUT = NewestCut(0, 0, 0.0)
 
 
@@ -72,12 +80,63 @@ class JobEvent:
         time: Unix time, seconds.
         done: How the job reacted; may be empty.
         recovery_seconds: From the failure to work going on; None if that is not what this is.
+        is_disruption: Work was lost, or stood still, because of it.
+        repeated: Records executed beyond those counted, when it happened.
     """
 
     time: float
     what: str
     done: str
     recovery_seconds: float | None
+    topic: Topic = "job"
+    is_disruption: bool = False
+    repeated: int = 0
+
+    @property
+    def sentence(self) -> str:
+        """What happened, what was done about it, and how long it took."""
+        text = f"{self.what}: {self.done}" if self.done else self.what
+        if self.recovery_seconds is not None:
+            text += f" ({self.recovery_seconds:.1f} s)"
+        return text[:1].upper() + text[1:]
+
+
+@dataclass(frozen=True)
+class Disruption:
+    """Failures that came together, and what they cost.
+
+    Attributes:
+        time: Unix time of the first, seconds.
+        what: What happened.
+        done: How the job reacted; may be empty.
+        records_repeated: Records trained again because of it, so far.
+        seconds_lost: Seconds in which nobody worked; 0 where others went on.
+    """
+
+    time: float
+    what: str
+    done: str
+    records_repeated: int
+    seconds_lost: float
+
+
+@dataclass(frozen=True)
+class TableUse:
+    """What the rows of one embedding table take.
+
+    Attributes:
+        name: Name of the table.
+        features: Features whose ids it holds rows of.
+        num_ids: Ids that there can be.
+        rows: Rows made so far.
+        row_bytes: Bytes of their records, keys and marks.
+    """
+
+    name: str
+    features: tuple[str, ...]
+    num_ids: int
+    rows: int
+    row_bytes: int
 
 
 @dataclass(frozen=True)
@@ -136,6 +195,9 @@ class JobView(JobFacts):
         events: The last ones, oldest first.
         master_errors: Errors of the master that answers; none if only the ledger does.
         final_metrics: Metrics of the splits scored under the best cut, once they are.
+        timeline: Members, records and speed so far.
+        disruptions: What failures have cost, as far as `events` goes back.
+        tables: Embedding tables; empty if no parameter server has told of its rows.
     """
 
     job: str
@@ -152,6 +214,39 @@ class JobView(JobFacts):
     events: tuple[JobEvent, ...]
     master_errors: MasterErrors
     final_metrics: tuple[SplitMetrics, ...]
+    timeline: tuple[JobMoment, ...] = ()
+    disruptions: tuple[Disruption, ...] = ()
+    tables: tuple[TableUse, ...] = ()
+
+    def to_metrics(self) -> dict[str, Any]:
+        """Records, restarts, disruptions and members of a job that is over, for `metrics.json`."""
+        return {
+            "records": asdict(self.records),
+            "dropped_tasks": list(self.dropped_tasks),
+            "generation": self.generation,
+            "refused_reports": self.refused_reports,
+            "restarts": {
+                role: sum(one.restarts for one in self.members if one.role == role)
+                for role in ("master", "ps", "worker")
+            },
+            "disruptions": [asdict(one) for one in self.disruptions],
+            "members": [_member_facts(one) for one in self.members],
+        }
+
+
+def _member_facts(member: MemberStatus) -> dict[str, Any]:
+    stats = member.stats or MemberStats()
+    return {
+        "role": member.role,
+        "index": member.index,
+        "pid": member.pid,
+        "restarts": member.restarts,
+        "rows_held": stats.rows_held,
+        "bytes_received": stats.bytes_received,
+        "bytes_sent": stats.bytes_sent,
+        "cpu_seconds": stats.cpu_seconds,
+        "rss_bytes": stats.rss_bytes,
+    }
 
 
 def view_job(
@@ -164,6 +259,9 @@ def view_job(
     unix_time: float,
     samples_per_second: float,
     events: Sequence[JobEvent],
+    timeline: Sequence[JobMoment] = (),
+    tables: Sequence[TableSpec] = (),
+    table_features: Sequence[tuple[str, ...]] = (),
     master: MemberStatus | None,
     master_errors: MasterErrors = NO_ERRORS,
 ) -> JobView:
@@ -176,6 +274,9 @@ def view_job(
         unix_time: Now, seconds.
         samples_per_second: Counted over the last seconds.
         events: The last ones.
+        timeline: Members, records and speed so far.
+        tables: Embedding tables.
+        table_features: Features of each table; empty: that of the table's name.
         master: The one that tells; None: the ledger does.
         master_errors: Errors that the master survived.
     """
@@ -218,6 +319,68 @@ def view_job(
         events=tuple(events),
         master_errors=master_errors,
         final_metrics=tuple(measure_split(totals) for totals in status.final_scores),
+        timeline=tuple(timeline),
+        disruptions=price_disruptions(events, status.repeated),
+        tables=_measure_tables(members, tables, table_features),
+    )
+
+
+def price_disruptions(events: Sequence[JobEvent], repeated: int) -> tuple[Disruption, ...]:
+    """What each failure has cost.
+
+    Failures while work stood still are one disruption. Records repeated after a disruption, up to
+    the next one, are its price.
+
+    Args:
+        events: Events of the job, oldest first.
+        repeated: Records executed beyond those counted, now.
+    """
+    groups: list[list[JobEvent]] = []
+    seconds: list[float] = []
+    for event in events:
+        if event.is_disruption:
+            groups.append([event])
+            seconds.append(0.0)
+        elif event.recovery_seconds is not None:
+            # The clock of the job and that of the log differ by little.
+            since = event.time - event.recovery_seconds - _CLOCKS_DIFFER_BY_SECONDS
+            together: list[JobEvent] = []
+            while groups and groups[-1][-1].time >= since:
+                together = groups.pop() + together
+                seconds.pop()
+            groups.append(together or [event])
+            seconds.append(event.recovery_seconds)
+    counts = [*(group[0].repeated for group in groups), repeated]
+    return tuple(
+        Disruption(
+            time=group[0].time,
+            what="; ".join(dict.fromkeys(event.what for event in group)),
+            done="; ".join(dict.fromkeys(event.done for event in group if event.done)),
+            records_repeated=max(0, after - before),
+            seconds_lost=lost,
+        )
+        for group, lost, (before, after) in zip(groups, seconds, pairwise(counts), strict=True)
+    )
+
+
+def _measure_tables(
+    members: Sequence[MemberStatus],
+    tables: Sequence[TableSpec],
+    features: Sequence[tuple[str, ...]],
+) -> tuple[TableUse, ...]:
+    """Rows and bytes of each table, over all parameter servers."""
+    loads = [one.stats.loads for one in members if one.stats is not None and one.stats.loads]
+    if not any(one.table_rows for one in loads):
+        return ()
+    return tuple(
+        TableUse(
+            name=table.name,
+            features=features[number] if features else (table.name,),
+            num_ids=table.num_ids,
+            rows=sum(one.table_rows[number] for one in loads),
+            row_bytes=sum(one.table_rows[number] * one.bytes_a_row for one in loads),
+        )
+        for number, table in enumerate(tables)
     )
 
 

@@ -45,8 +45,8 @@ class RequestLimits:
                 train.num_rows, course.batch_size, course.seed, 0, course.shuffle, BATCHES_PER_TASK
             )
             self._num_tasks = order.num_tasks
-        num_slots = max(len(spec.slot_tables) or len(spec.tables), 1)
-        self._most_in_batch = course.batch_size * num_slots
+        num_positions = max(len(spec.position_tables) or len(spec.tables), 1)
+        self._most_in_batch = course.batch_size * num_positions
 
     def check_batch(self, batch: BatchId) -> None:
         """A batch of a training task; raises Refusal."""

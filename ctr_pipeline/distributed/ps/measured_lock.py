@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 
 class MeasuredLock:
@@ -33,12 +32,7 @@ class MeasuredLock:
         self._lock.acquire()
         self._since = self._clock()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         seconds = self._clock() - self._since
         self.longest_seconds = max(self.longest_seconds, seconds)
         self.held_seconds += seconds

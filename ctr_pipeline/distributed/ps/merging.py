@@ -12,7 +12,7 @@ import numpy as np
 
 from ctr_pipeline.embeddings.arrays import BoolArray, Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.unique import number_keys
-from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel, read_only
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class RowGradients:
     keys: Int64Array
     num_occurrences: Int32Array
     sums: Float32Array
+
+    @classmethod
+    def none(cls, width: int) -> "RowGradients":
+        """Of no key, with so many values a row."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int32), np.empty((0, width), np.float32))
 
     def only(self, chosen: BoolArray) -> "RowGradients":
         """Those of the chosen keys, bool [U]."""
@@ -68,7 +73,7 @@ def without_repeats(gradients: RowGradients) -> RowGradients:
         numbers_U,
         keys,
         gradients.num_occurrences,
-        gradients.sums,
+        read_only(gradients.sums),
         summed.keys,
         summed.num_occurrences,
         summed.sums,

@@ -1,18 +1,17 @@
 """What a parameter server tells Prometheus, and the master."""
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.server import RpcServer
+from ctr_pipeline.machine import measure_usage
 
 _LOADS_EVERY_SECONDS = 2.0
 
@@ -38,28 +37,25 @@ class PsFigures:
         self._cores = cores
         self._clock = clock
         self._loads_due = -math.inf
-        self._process = psutil.Process()
 
     def __call__(self) -> MemberStats:
         """For the master; with the loads of partitions every few seconds, as they are long."""
         loads, now = None, self._clock()
         if now >= self._loads_due:
             self._loads_due = now + _LOADS_EVERY_SECONDS
-            loads = self.core.partition_loads()
+            loads = self.core.state.partition_loads()
         return replace(self.of_process(), loads=loads)
 
     def of_process(self) -> MemberStats:
         """Without the loads of partitions."""
-        times = os.times()
         return MemberStats(
-            rss_bytes=self._process.memory_info().rss,
-            cpu_seconds=times.user + times.system,
+            **asdict(measure_usage()),
             cores=self._cores,
-            rows_held=self.core.num_rows,
+            rows_held=self.core.state.num_rows,
             bytes_received=self._server.bytes_received,
             bytes_sent=self._server.bytes_sent,
-            dense_bytes=self.core.counts.dense_bytes,
-            version=self.core.version,
+            dense_bytes=self.core.updates.counts.dense_bytes,
+            version=self.core.serving.version,
         )
 
 
@@ -72,7 +68,7 @@ class PsMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics."""
         stats, core = self._figures.of_process(), self._figures.core
-        counts = core.counts
+        counts = core.updates.counts
         pushes = CounterMetricFamily(
             "ctrpipe_ps_pushes", "Pushes by what became of them.", labels=["outcome"]
         )
@@ -88,38 +84,40 @@ class PsMetrics(Collector):
         yield CounterMetricFamily(
             "ctrpipe_ps_evicted_rows",
             "Rows removed because nothing had updated them for long.",
-            value=core.num_evicted,
+            value=core.state.num_evicted,
         )
-        yield from _partition_metrics(core.partition_loads())
+        yield from _partition_metrics(core.state.partition_loads())
         yield _gauge("ctrpipe_ps_rows", "Embedding rows held.", stats.rows_held)
-        yield _gauge("ctrpipe_ps_row_bytes", "Memory of the rows.", core.memory_bytes)
+        yield _gauge("ctrpipe_ps_row_bytes", "Memory of the rows.", core.state.memory_bytes)
         yield _gauge(
             "ctrpipe_ps_spilled_row_bytes",
             "Rows in a file, beyond the memory limit.",
-            core.spilled_bytes,
+            core.state.spilled_bytes,
         )
         yield _gauge("ctrpipe_ps_version", "Updates made by this process.", stats.version)
-        yield _gauge("ctrpipe_ps_generation", "Served; -1: none yet.", core.generation)
-        yield _gauge("ctrpipe_ps_waiting_calls", "That wait for other workers.", core.num_waiting)
+        yield _gauge("ctrpipe_ps_generation", "Served; -1: none yet.", core.serving.generation)
+        yield _gauge(
+            "ctrpipe_ps_waiting_calls", "That wait for other workers.", core.updates.num_waiting
+        )
         yield _gauge(
             "ctrpipe_ps_cut_pause_seconds",
             "For how long updates waited for the last checkpoint, at most.",
-            core.last_pause_seconds,
+            core.checkpoints.last_pause_seconds,
         )
         yield _gauge(
             "ctrpipe_ps_longest_hold_seconds",
             "For how long updates waited for a move of partitions, at most.",
-            core.longest_hold_seconds,
+            core.moves.longest_hold_seconds,
         )
         yield _gauge(
             "ctrpipe_ps_longest_lock_seconds",
             "For how long calls waited for another one, at most.",
-            core.longest_lock_seconds,
+            core.serving.lock.longest_seconds,
         )
         yield CounterMetricFamily(
             "ctrpipe_ps_lock_seconds",
             "For how long calls held what others wait for; near 1 a second, more servers help.",
-            value=core.lock_seconds,
+            value=core.serving.lock.held_seconds,
         )
         yield _gauge("ctrpipe_ps_memory_bytes", "Resident memory.", stats.rss_bytes)
         yield CounterMetricFamily(

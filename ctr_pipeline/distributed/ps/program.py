@@ -2,19 +2,17 @@
 
 import logging
 import secrets
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import Member, RestoreRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import JobSpec, UpdateRule
+from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.memory import release_compiler_pages
 from ctr_pipeline.distributed.ps.metrics import PsFigures, PsMetrics
@@ -29,7 +27,9 @@ from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushR
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.interruption import EXIT_TERMINATED, Terminated, counting_sigterm
 from ctr_pipeline.machine import available_cores
+from ctr_pipeline.specs.course import UpdateRule
 from ctr_pipeline.specs.table import TableSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ _GRACE_SECONDS = 1.0
 _CLOCK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 0.2
 """A signal handler can wake nobody."""
-
-_TERMINATED = 128 + signal.SIGTERM
+_MOST_MARGIN_SECONDS = 3.0
+"""Of the grace period, for what comes after the last word of the master; a quarter at most."""
 
 
 def run_ps(
@@ -57,7 +57,9 @@ def run_ps(
 ) -> int:
     """Serves rows and dense parameters until the master, a caller or a signal says to leave.
 
-    It holds nothing until the master has it restored for the job's generation.
+    It holds nothing until the master has it restored for the job's generation. After SIGTERM it
+    stays until a checkpoint holds all that was trained, `runtime.termination_grace_seconds` at
+    most; a second SIGTERM ends it at once.
 
     Args:
         run_folder: The job's; its `job` folder holds spec, secrets and the master's address.
@@ -86,7 +88,7 @@ def run_ps(
             remedy="Raise runtime.partitions and start the job anew",
         )
     over = threading.Event()
-    core = PsCore(spec, index, threads=row_threads(spec))
+    core = PsCore(spec, index, run_folder=run_folder, threads=row_threads(spec))
     warm_up(spec)
     release_compiler_pages()
     server = RpcServer(
@@ -104,7 +106,7 @@ def run_ps(
 
     try:
         with (
-            _leaving_on_sigterm() as terminated,
+            counting_sigterm() as terminated,
             _keeping_time(core),
             serve_metrics(PsMetrics(figures), host) as metrics_address,
         ):
@@ -120,13 +122,13 @@ def run_ps(
             )
             _LOGGER.info("Serves on %s", address)
             try:
-                _talk(session, over, terminated)
+                _talk(session, over, terminated, spec.supervision.termination_grace_seconds)
             finally:
                 session.close()
     finally:
         server.stop(_GRACE_SECONDS)
     _LOGGER.info("Left")
-    return _TERMINATED if terminated.is_set() else 0
+    return EXIT_TERMINATED if terminated.times else 0
 
 
 def warm_up(spec: JobSpec) -> None:
@@ -142,16 +144,16 @@ def warm_up(spec: JobSpec) -> None:
         num_dense=num_dense,
         num_partitions=1,
         num_parameter_servers=1,
-        update=UpdateRule("async", 1, 0, scale_by_staleness=False),
+        update_rule=UpdateRule(),
     )
     core = PsCore(toy, 0)
-    core.restore(RestoreRequest(0, 0, (), (), ()))
+    core.checkpoints.restore(RestoreRequest(0, 0, (), (), ()))
     dense = np.zeros(num_dense, np.float32)
-    core.init_dense(DenseRequest(0, 0, dense))
+    core.updates.init_dense(DenseRequest(0, 0, dense))
     batch = BatchId(0, 0, 1, 0)
     # Through bytes, as over the network: kernels are compiled anew for arrays that may be written.
     pull = PullRequest(0, batch, 0, create=True, dense_version=-1, keys=np.arange(_TOY_ROWS))
-    core.pull(PullRequest.decode(pull.encode()))
+    core.updates.pull(PullRequest.decode(pull.encode()))
     push = PushRequest(
         generation=0,
         batch=batch,
@@ -166,20 +168,26 @@ def warm_up(spec: JobSpec) -> None:
         dense=dense,
         fresh_keys=np.arange(2),
     )
-    core.push(PushRequest.decode(push.encode()))
+    core.updates.push(PushRequest.decode(push.encode()))
     distinct = replace(push, batch=replace(batch, batch=1), keys=np.arange(3))
-    core.push(PushRequest.decode(distinct.encode()))
+    core.updates.push(PushRequest.decode(distinct.encode()))
 
 
-def _talk(session: PsSession, over: threading.Event, terminated: threading.Event) -> None:
+def _talk(
+    session: PsSession, over: threading.Event, terminated: Terminated, grace_seconds: float
+) -> None:
     """Takes turns until told to leave."""
+    margin = min(_MOST_MARGIN_SECONDS, grace_seconds / 4)
     while not session.must_leave:
         remaining = session.turn()
         while remaining > 0 and not session.must_leave:
             pause = min(remaining, _LONGEST_SLEEP_SECONDS)
-            if terminated.is_set() or over.wait(pause):
+            if terminated.times > 1 or over.wait(pause):
                 return
             remaining -= pause
+            if terminated.times and not session.is_leaving:
+                session.leave_within(grace_seconds - margin)
+                break
 
 
 def row_threads(spec: JobSpec) -> int:
@@ -201,8 +209,8 @@ def _keeping_time(core: PsCore) -> Iterator[None]:
 
     def keep() -> None:
         while not over.is_set():
-            core.await_news(_CLOCK_SECONDS)
-            core.keep_time()
+            core.updates.await_news(_CLOCK_SECONDS)
+            core.updates.keep_time()
 
     thread = threading.Thread(target=keep, name="clock", daemon=True)
     thread.start()
@@ -211,21 +219,3 @@ def _keeping_time(core: PsCore) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-@contextmanager
-def _leaving_on_sigterm() -> Iterator[threading.Event]:
-    """Gives whether SIGTERM came."""
-    terminated = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield terminated
-        return
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        terminated.set()
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield terminated
-    finally:
-        signal.signal(signal.SIGTERM, previous)

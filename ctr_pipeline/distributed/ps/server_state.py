@@ -107,6 +107,7 @@ class ServerState:
         threads: Threads that work on rows.
 
     Attributes:
+        store: The rows; None: the job has no tables.
         width: Values in a row.
         range: First place of the dense range and the one after its last.
         outgoing: The move by which partitions leave; None: there is none.
@@ -120,7 +121,7 @@ class ServerState:
         self._index = index
         self._storage = CutStorage.at(spec.checkpoints_folder)
         self._optimizer = spec.dense_optimizer
-        self._store = _build_store(spec, threads)
+        self.store = _build_store(spec, threads)
         self._table_sizes = np.array([table.num_ids for table in spec.tables], np.int64)
         self._dense: DenseRange | None = None
         self._initial_dense: Float32Array | None = None
@@ -130,22 +131,22 @@ class ServerState:
         self.outgoing: Outgoing | None = None
         self._has_foreign_rows = False
         self.num_evicted = 0
-        self.counts = PartitionCounts(spec.num_partitions)
+        self.counts = PartitionCounts(spec.num_partitions, len(spec.tables))
 
     @property
     def num_rows(self) -> int:
         """Rows held."""
-        return 0 if self._store is None else self._store.num_rows
+        return 0 if self.store is None else self.store.num_rows
 
     @property
     def memory_bytes(self) -> int:
         """Bytes in memory of the rows and of what finds them."""
-        return 0 if self._store is None else self._store.memory_bytes()
+        return 0 if self.store is None else self.store.memory_bytes()
 
     @property
     def spilled_bytes(self) -> int:
         """Bytes of rows that lie in a file, beyond the memory limit."""
-        return 0 if self._store is None else self._store.spilled_bytes()
+        return 0 if self.store is None else self.store.spilled_bytes()
 
     @property
     def has_dense(self) -> bool:
@@ -167,7 +168,7 @@ class ServerState:
 
     def partition_loads(self) -> PartitionLoads:
         """What each partition holds and serves; needs no lock."""
-        rows = None if self._store is None else self._store.rows
+        rows = None if self.store is None else self.store.rows
         return self.counts.loads(rows, self._partitions)
 
     def read_rows(self, keys: Int64Array, *, create: bool) -> Float32Array:
@@ -176,11 +177,11 @@ class ServerState:
         Raises:
             TrainingError, RunFolderError: There is no room for the new rows, in memory or on disk.
         """
-        if self._store is None:
+        if self.store is None:
             return np.empty((0, self.width), np.float32)
         if create and self.outgoing is not None:
             self.outgoing.note(keys, self.partitions_of(keys))
-        return self._store.read_rows(keys, create=create)
+        return self.store.read_rows(keys, create=create)
 
     def dense_values(self) -> Float32Array:
         """The dense range, float32; later updates leave it as it is."""
@@ -212,7 +213,7 @@ class ServerState:
         missing = [self.applied.missing_units(item.batch) for item in batches]
         latest = batches[-1]
         num_vanished = 0
-        if self._store is not None:
+        if self.store is not None:
             rows = merge_rows(
                 [
                     item.rows
@@ -226,7 +227,7 @@ class ServerState:
             if self.outgoing is not None:
                 self.outgoing.note(rows.keys, self.partitions_of(rows.keys))
             num_examples = sum(item.num_examples for item in batches)
-            num_vanished = self._update_rows(self._store, rows, latest, num_examples)
+            num_vanished = self._update_rows(self.store, rows, latest, num_examples)
         dense = self._given_dense()
         for piece, (low, high) in enumerate(dense.bounds):
             moving = [
@@ -250,20 +251,20 @@ class ServerState:
 
     def prepare_cut(self, cut: int) -> RowSnapshot | None:
         """What a cut needs before its instant: memory, compiled kernels."""
-        return None if self._store is None else RowSnapshot(self._store, cut=cut)
+        return None if self.store is None else RowSnapshot(self.store, cut=cut)
 
     def evict(self, oldest_step: int) -> None:
         """Removes rows last updated before a step; takes seconds, and nobody else may look on."""
-        if self._store is not None:
-            num_evicted = self._store.evict(oldest_step)
+        if self.store is not None:
+            num_evicted = self.store.evict(oldest_step)
             if num_evicted:
                 self.num_evicted += num_evicted
                 self.counts.rows_moved()
 
     def begin_cut(self, request: SnapshotRequest, snapshot: RowSnapshot | None) -> Cut:
         """The instant of a cut."""
-        if snapshot is not None and self._store is not None:
-            knows_changes = request.parent > 0 and self._store.rows.delta_after == request.parent
+        if snapshot is not None and self.store is not None:
+            knows_changes = request.parent > 0 and self.store.rows.delta_after == request.parent
             snapshot.begin(full=request.full or not knows_changes)
         return Cut(snapshot, self._given_dense().copy(), self.applied.copy())
 
@@ -306,10 +307,10 @@ class ServerState:
         self.outgoing = None
         self._has_foreign_rows = False
         applied = AppliedBatches.restored(self._spec, self.placement, self._index, request)
-        if self._store is not None:
+        if self.store is not None:
             owned = frozenset(self._partitions)
             restore_rows(
-                self._store,
+                self.store,
                 self._storage,
                 [
                     [log_file(file) for file in chain.files]
@@ -344,9 +345,9 @@ class ServerState:
 
     def show_rows(self, outgoing: Outgoing, first_row: int) -> MovedRows:
         """Rows of the moving partitions from a place on, or of those that have changed."""
-        if self._store is None:
+        if self.store is None:
             return MovedRows(-1, 0, np.empty(0, np.int64), np.empty((0, 0), np.float32))
-        rows = self._store.rows
+        rows = self.store.rows
         if first_row < 0:
             keys = outgoing.take_changed(_ROWS_SHOWN)
             places, _ = rows.find(keys, RangeRunner(1))
@@ -372,10 +373,10 @@ class ServerState:
             TrainingError, RunFolderError: There is no room for them.
             ValueError: They are not of this job.
         """
-        if self._store is None or not len(moved.keys):
+        if self.store is None or not len(moved.keys):
             return
         self._has_foreign_rows = True
-        self._store.rows.put(moved.keys.copy(), moved.records, RangeRunner(1))
+        self.store.rows.put(moved.keys.copy(), moved.records, RangeRunner(1))
 
     def adopt(self, placement: Placement, arrived: Arrived | None) -> bool:
         """Holds what another placement says.
@@ -414,9 +415,9 @@ class ServerState:
         Returns:
             The first row that was looked at, and the foreign ones from there on, ascending.
         """
-        if self._store is None:
+        if self.store is None:
             return 0, np.empty(0, np.int32)
-        rows = self._store.rows
+        rows = self.store.rows
         end = rows.num_rows if end is None else end
         first = max(0, end - ROWS_CLEANED)
         is_foreign = ~self._is_owned_P[self.partitions_of(rows.keys_N[first:end].copy())]
@@ -424,10 +425,10 @@ class ServerState:
 
     def take_rows_out(self, rows_U: Int32Array) -> bool:
         """Removes rows; see `RowStorage.take_out`."""
-        if self._store is None:
+        if self.store is None:
             return True
-        with self._store.rows.lock:
-            return self._store.rows.take_out(rows_U)
+        with self.store.rows.lock:
+            return self.store.rows.take_out(rows_U)
 
     def forget_foreign_rows(self) -> None:
         """All that were there are gone."""
@@ -448,12 +449,9 @@ class ServerState:
     def _update_rows(
         self, store: EmbeddingStore, rows: RowGradients, latest: ServerGradients, num_examples: int
     ) -> int:
-        # As those that come out of a message: the kernel is compiled once.
-        sums = rows.sums.view()
-        sums.flags.writeable = False
         return store.apply_gradients(
             rows.keys,
-            sums,
+            rows.sums,
             rows.num_occurrences,
             step=self._spec.earlier_steps + latest.step,
             learning_rate_factor=latest.learning_rate_factor,

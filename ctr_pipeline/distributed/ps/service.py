@@ -10,8 +10,8 @@ from ctr_pipeline.distributed.coordination.messages import (
     MovedRowsRequest,
     MoveReply,
     MoveRequest,
-    PlaceReply,
-    PlaceRequest,
+    PlacementReply,
+    PlacementRequest,
     RestoreReply,
     RestoreRequest,
     SnapshotReply,
@@ -78,19 +78,20 @@ def ps_methods(
     def take_over(request: MoveRequest) -> MoveReply:
         client = connect(request.source)
         try:
-            return core.take_over(request, RemoteSource(client))
+            return core.moves.take_over(request, RemoteSource(client))
         except (CtrPipelineError, PeerUnavailable, CallRefused, Refusal) as error:
             _LOGGER.warning("partitions do not move here: %s", error)
             return MoveReply(str(error), 0, 0)
         finally:
             client.close()
 
-    def place(request: PlaceRequest) -> PlaceReply:
-        core.place(request)
-        return PlaceReply(core.longest_hold_seconds)
+    def place(request: PlacementRequest) -> PlacementReply:
+        core.moves.place(request)
+        return PlacementReply(core.moves.longest_hold_seconds)
 
     def drop_foreign_rows(_: Empty) -> Empty:
-        core.drop_foreign_rows()
+        with core.serving.cutting:
+            core.moves.drop_foreign_rows()
         return Empty()
 
     def end(_: Empty) -> Empty:
@@ -98,17 +99,25 @@ def ps_methods(
         return Empty()
 
     return (
-        Method("Pull", PullRequest, PullReply, core.pull, callers=("worker",)),
-        Method("Push", PushRequest, PushReply, core.push, callers=("worker",)),
-        Method("InitDense", DenseRequest, DenseReply, core.init_dense, callers=("worker",)),
-        Method("Snapshot", SnapshotRequest, SnapshotReply, core.snapshot, callers=("master",)),
-        Method("Restore", RestoreRequest, RestoreReply, core.restore, callers=("master",)),
-        Method("Placement", Empty, Placement, lambda _: core.placement, callers=("worker",)),
+        Method("Pull", PullRequest, PullReply, core.updates.pull, callers=("worker",)),
+        Method("Push", PushRequest, PushReply, core.updates.push, callers=("worker",)),
+        Method("InitDense", DenseRequest, DenseReply, core.updates.init_dense, callers=("worker",)),
+        Method(
+            "Snapshot",
+            SnapshotRequest,
+            SnapshotReply,
+            core.checkpoints.snapshot,
+            callers=("master",),
+        ),
+        Method(
+            "Restore", RestoreRequest, RestoreReply, core.checkpoints.restore, callers=("master",)
+        ),
+        Method("Placement", Empty, Placement, lambda _: core.state.placement, callers=("worker",)),
         Method("TakeOver", MoveRequest, MoveReply, take_over, callers=("master",)),
-        Method("ShowRows", MovedRowsRequest, MovedRows, core.show_rows, callers=("ps",)),
-        Method("Hold", MoveRequest, HoldReply, core.hold, callers=("ps",)),
-        Method("ShowDense", MoveRequest, MovedRows, core.show_dense, callers=("ps",)),
-        Method("Place", PlaceRequest, PlaceReply, place, callers=("master",)),
+        Method("ShowRows", MovedRowsRequest, MovedRows, core.moves.show_rows, callers=("ps",)),
+        Method("Hold", MoveRequest, HoldReply, core.moves.hold, callers=("ps",)),
+        Method("ShowDense", MoveRequest, MovedRows, core.moves.show_dense, callers=("ps",)),
+        Method("Place", PlacementRequest, PlacementReply, place, callers=("master",)),
         Method("DropForeignRows", Empty, Empty, drop_foreign_rows, callers=("master",)),
         Method("Shutdown", Empty, Empty, end, callers=("master",)),
     )

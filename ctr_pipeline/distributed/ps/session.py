@@ -16,7 +16,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatRequest,
     Member,
     MemberStats,
-    PlaceRequest,
+    PlacementRequest,
     RegisterReply,
     RegisterRequest,
     checksum_of,
@@ -31,7 +31,9 @@ _LOGGER = logging.getLogger(__name__)
 _DEADLINE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 1.0
 _ROUND_SECONDS = 0.25
-"""Between heartbeats while a round waits: the master may know that a worker is gone."""
+"""Between heartbeats while a round waits, for a worker that may be gone, or for a cut to leave."""
+_ALONE_SECONDS = 1.0
+"""A server that was asked to end waits no longer for a master that does not answer."""
 
 T = TypeVar("T")
 
@@ -79,6 +81,8 @@ class PsSession:
         self._link: MasterConnection | None = None
         self._registered = False
         self._must_leave = self._was_answered = False
+        self._leaves_at: float | None = None
+        self._answered_at = clock()
         self._heartbeat_seconds = _LONGEST_PAUSE_SECONDS
         self._absence = MasterAbsence(
             member,
@@ -89,8 +93,22 @@ class PsSession:
 
     @property
     def must_leave(self) -> bool:
-        """Whether the master has said so."""
-        return self._must_leave
+        """Whether the master has said so, or the time to leave by has come."""
+        is_late = self._leaves_at is not None and self._clock() >= self._leaves_at
+        return self._must_leave or is_late
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was asked to end."""
+        return self._leaves_at is not None
+
+    def leave_within(self, seconds: float) -> None:
+        """Asks the master to let this server go, and leaves without its word when time is over.
+
+        Nobody is asked where the master knows nothing of this server.
+        """
+        self._leaves_at = self._clock() + (seconds if self._registered else 0.0)
+        self._answered_at = self._clock()
 
     def turn(self) -> float:
         """Registers, or sends a heartbeat.
@@ -113,10 +131,11 @@ class PsSession:
                 raise
             return self._pause(str(error))
         self._was_answered = True
+        self._answered_at = self._clock()
         self._absence.end()
         if not self._registered:
             return 0.0
-        if self._core.num_waiting:
+        if self._core.updates.num_waiting or self.is_leaving:
             return min(self._heartbeat_seconds, _ROUND_SECONDS)
         return self._heartbeat_seconds
 
@@ -148,13 +167,14 @@ class PsSession:
         active = self._active_workers
         request = HeartbeatRequest(
             member=self._member,
-            generation=max(self._core.generation, 0),
+            generation=max(self._core.serving.generation, 0),
             reports=(),
             stats=self._stats(),
-            placement=self._core.placement.version,
+            placement=self._core.state.placement.version,
             active_workers=-1 if active is None else checksum_of(active),
+            leaves_in_seconds=self._leaves_in_seconds(),
         )
-        moves_begun = self._core.moves_begun
+        moves_begun = self._core.moves.num_begun
         reply = self._call("Heartbeat", request, HeartbeatReply)
         if reply.directive == "register_again":
             _LOGGER.warning("The master does not know this parameter server")
@@ -162,15 +182,20 @@ class PsSession:
             return
         if reply.active_workers is not None:
             self._active_workers = reply.active_workers
-            self._core.set_active_workers(reply.active_workers)
+            self._core.updates.set_active_workers(reply.active_workers)
         # As good as always there is nothing to say, and nobody who works on rows is waited for.
-        is_news = reply.placement is not None or self._core.takes_part_in_move
-        if is_news and reply.generation == self._core.generation:
-            placement = reply.placement or self._core.placement
-            self._core.place(PlaceRequest(reply.generation, placement, reply.move), moves_begun)
+        is_news = reply.placement is not None or self._core.moves.takes_part
+        if is_news and reply.generation == self._core.serving.generation:
+            placement = reply.placement or self._core.state.placement
+            self._core.moves.place(
+                PlacementRequest(reply.generation, placement, reply.move), moves_begun
+            )
         if reply.directive == "leave":
             _LOGGER.info("The master says to leave")
             self._must_leave = True
+
+    def _leaves_in_seconds(self) -> float | None:
+        return None if self._leaves_at is None else max(0.0, self._leaves_at - self._clock())
 
     def _call(self, method: str, message: object, reply: type[T]) -> T:
         if self._link is None:
@@ -180,6 +205,9 @@ class PsSession:
     def _pause(self, reason: str) -> float:
         # It may come back at another address.
         self.close()
+        if self.is_leaving and self._clock() - self._answered_at > _ALONE_SECONDS:
+            _LOGGER.warning("Leaves without a checkpoint, as the master does not answer")
+            self._must_leave = True
         return self._absence.begin(reason)
 
 

@@ -9,8 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from ctr_pipeline.distributed.coordination.row_steps import Made
 from ctr_pipeline.distributed.ps.merging import RowGradients, merge_dense, merge_rows
 from ctr_pipeline.distributed.rpc.packed import (
+    FLAG_CREATE,
     Array,
     Float32Array,
     Int32Array,
@@ -20,6 +22,7 @@ from ctr_pipeline.distributed.rpc.packed import (
 )
 
 SERVICE = "ReplicaService"
+ROW_SERVICE = "RowService"
 
 _ROWS = {
     "keys": Array(np.int64, ("num_keys",)),
@@ -37,12 +40,12 @@ class ShareRequest(PackedMessage):
         world: Version of the world.
         step: The step.
         rank: The rank of the sender.
-        num_examples: Rows of its batch; 0: it had none.
+        num_examples: Rows of its batches; 0: it had none.
         loss_sum: Sum of their weighted logloss.
         keys: int64 [U], each once.
-        num_occurrences: int32 [U], in the batch.
+        num_occurrences: int32 [U], in the batches.
         sums: float32 [U, W], gradients summed by key.
-        dense: float32 [P], gradient of the batch's mean loss.
+        dense: float32 [P], gradient of the mean loss over the rows.
     """
 
     KIND: ClassVar = Kind.SHARE_REQUEST
@@ -69,7 +72,6 @@ class SumReply(PackedMessage):
     """The sum of all shares of what one member owns.
 
     Attributes:
-        num_batches: Members that had a batch.
         num_examples: Rows of all batches.
         loss_sum: Sum of their weighted logloss.
         keys: int64 [U], each once.
@@ -80,9 +82,8 @@ class SumReply(PackedMessage):
 
     KIND: ClassVar = Kind.SUM_REPLY
     ARRAYS: ClassVar = _ROWS
-    SLOTS: ClassVar = {"num_batches": "step", "loss_sum": "learning_rate_factor"}
+    SLOTS: ClassVar = {"loss_sum": "learning_rate_factor"}
 
-    num_batches: int
     num_examples: int
     loss_sum: float
     keys: Int64Array
@@ -96,7 +97,6 @@ def add_shares(shares: Sequence[ShareRequest]) -> SumReply:
     filled = [share for share in shares if share.num_examples]
     rows = merge_rows([RowGradients(one.keys, one.num_occurrences, one.sums) for one in filled])
     return SumReply(
-        num_batches=len(filled),
         num_examples=sum(share.num_examples for share in filled),
         loss_sum=sum(share.loss_sum for share in filled),
         keys=rows.keys,
@@ -117,3 +117,177 @@ class StateRequest:
 
     world: int
     first: int
+
+
+@dataclass(frozen=True)
+class RowShare(PackedMessage):
+    """One member's gradients of the rows of one server, in a step.
+
+    Attributes:
+        world: Version of the world.
+        step: The step.
+        total_step: The step, counted with those before this training; for the optimizers.
+        rank: The rank of the sender.
+        learning_rate_factor: On every learning rate.
+        num_examples: Rows of its batches; 0: it had none.
+        keys: int64 [U], each once.
+        num_occurrences: int32 [U], in the batches.
+        sums: float32 [U, W], gradients summed by key.
+    """
+
+    KIND: ClassVar = Kind.ROW_SHARE
+    ARRAYS: ClassVar = {name: _ROWS[name] for name in ("keys", "num_occurrences", "sums")}
+    SLOTS: ClassVar = {"world": "generation", "rank": "worker", "total_step": "first"}
+
+    world: int
+    step: int
+    total_step: int
+    rank: int
+    learning_rate_factor: float
+    num_examples: int
+    keys: Int64Array
+    num_occurrences: Int32Array
+    sums: Float32Array
+
+
+@dataclass(frozen=True)
+class RowPull(PackedMessage):
+    """Asks a server for the values of rows.
+
+    Attributes:
+        world: Version of the world.
+        step: Step of the dense parameters that they are for.
+        create: Make the missing rows; else they read as zeros.
+        keys: int64 [U].
+    """
+
+    KIND: ClassVar = Kind.ROW_PULL
+    ARRAYS: ClassVar = {"keys": _ROWS["keys"]}
+    FLAGS: ClassVar = {"create": FLAG_CREATE}
+    SLOTS: ClassVar = {"world": "generation"}
+
+    world: int
+    step: int
+    create: bool
+    keys: Int64Array
+
+
+@dataclass(frozen=True)
+class RowValues(PackedMessage):
+    """Values of rows, float32 [U, W]."""
+
+    KIND: ClassVar = Kind.ROW_VALUES
+    ARRAYS: ClassVar = {"values": Array(np.float32, ("num_keys", "width"))}
+
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class SavedRows(PackedMessage):
+    """Rows of one server on their way into a checkpoint, in order of creation.
+
+    Attributes:
+        num_rows: Rows that the server has.
+        keys: int64 [U].
+        records: float32 [U, R], header, values and slots; R is 0 if only keys were asked for.
+    """
+
+    KIND: ClassVar = Kind.SAVED_ROWS
+    ARRAYS: ClassVar = {
+        "keys": _ROWS["keys"],
+        "records": Array(np.float32, ("num_keys", "width")),
+    }
+    SLOTS: ClassVar = {"num_rows": "first"}
+
+    num_rows: int
+    keys: Int64Array
+    records: Float32Array
+
+
+@dataclass(frozen=True)
+class RowsHeld:
+    """What a server of rows has.
+
+    Attributes:
+        lineage: Name of the restore that its rows come from; empty: it has none.
+        steps: Steps that it can go on from.
+    """
+
+    lineage: str
+    steps: tuple[Made, ...]
+
+
+@dataclass(frozen=True)
+class RestoreRows:
+    """Has a server take its rows from a checkpoint.
+
+    Attributes:
+        lineage: Name of the restore.
+        step: Step of the checkpoint; 0: there are no rows yet.
+    """
+
+    lineage: str
+    step: int
+
+
+@dataclass(frozen=True)
+class EnterWorld:
+    """A member enters a world at a server of rows.
+
+    Attributes:
+        lineage: Name of the restore that its parameters come from.
+        world: Version of the world.
+        size: Members of it.
+        made: Step of its dense parameters.
+    """
+
+    lineage: str
+    world: int
+    size: int
+    made: Made
+
+
+@dataclass(frozen=True)
+class LeaveWorld:
+    """A member leaves a world, which is over by that."""
+
+    world: int
+
+
+@dataclass(frozen=True)
+class ReadSavedRows:
+    """Asks a server for rows of a step, for a checkpoint; answered with `SavedRows`.
+
+    Attributes:
+        first: The first row.
+        most: Of so many.
+        with_records: Not only their keys.
+    """
+
+    world: int
+    step: int
+    first: int
+    most: int
+    with_records: bool
+
+
+@dataclass(frozen=True)
+class EvictRows:
+    """Has a server remove its rows that were last updated before a step.
+
+    Attributes:
+        world: Version of the world.
+        step: Step of the dense parameters.
+        oldest_step: Rows last updated before this one go.
+    """
+
+    world: int
+    step: int
+    oldest_step: int
+
+
+@dataclass(frozen=True)
+class RowsEvicted:
+    """How many rows a server has removed."""
+
+    number: int

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from ctr_pipeline.distributed.coordination.codec import decode
+from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.coordination.step_sums import Complete, StepSums, Void
 from ctr_pipeline.distributed.replicas.messages import (
     SERVICE,
@@ -44,6 +45,7 @@ class ReplicaServer:
         methods = (
             Method("Share", ShareRequest, SumReply, self.share, callers=("worker",)),
             Method("ReadState", None, None, self._read_state, callers=("worker",)),
+            Method("Ping", Empty, Empty, lambda empty: empty, callers=("worker",)),
         )
         self._server = RpcServer(SERVICE, methods, address=address, access=access)
         self.address = self._server.start()

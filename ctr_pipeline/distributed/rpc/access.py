@@ -11,6 +11,7 @@ import hmac
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -117,6 +118,12 @@ class Access:
         if fault is not None:
             raise RunFolderError(fault, place=str(folder), remedy=_REMEDY)
         return cls(token=token, tls=files)
+
+    @classmethod
+    def of_files(cls, files: Mapping[str, bytes], role: Role = "client") -> "Access":
+        """The secrets of one role, from what `make_secrets` made."""
+        tls = TlsFiles(files["ca.pem"], files[f"{role}.pem"], files[f"{role}.key"])
+        return cls(token=files["token"].decode("ascii").strip(), tls=tls)
 
     def require_protected(self, address: str) -> None:
         """Refuses an address beyond this machine for calls that are not encrypted.

@@ -17,6 +17,7 @@ SERVING_ROLES: dict[str, Role] = {
     "LauncherService": "launcher",
     "RendezvousService": "master",
     "ReplicaService": "worker",
+    "RowService": "ps",
 }
 """Who may serve a service."""
 

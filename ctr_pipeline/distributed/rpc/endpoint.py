@@ -25,12 +25,14 @@ class Endpoint:
         metrics_address: `host:port` of its Prometheus metrics.
         host: Where it runs.
         pid: Its process there.
+        page_address: `host:port` of the page of its job; empty if it serves none.
     """
 
     address: str
     metrics_address: str
     host: str
     pid: int
+    page_address: str = ""
 
 
 def save_endpoint(job_folder: Path, endpoint: Endpoint) -> None:
@@ -45,8 +47,16 @@ def save_endpoint(job_folder: Path, endpoint: Endpoint) -> None:
 def load_endpoint(job_folder: Path) -> Endpoint | None:
     """The master that announced itself last; None if none ever did, or its file is damaged."""
     try:
-        return decode(Endpoint, (job_folder / _FILE).read_bytes())
-    except (OSError, MalformedMessage):
+        return parse_endpoint((job_folder / _FILE).read_bytes())
+    except OSError:
+        return None
+
+
+def parse_endpoint(content: bytes) -> Endpoint | None:
+    """The master that a file announces; None if the file is damaged."""
+    try:
+        return decode(Endpoint, content)
+    except MalformedMessage:
         return None
 
 

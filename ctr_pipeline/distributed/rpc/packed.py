@@ -31,10 +31,10 @@ _HEADER = struct.Struct("<4sBBBBqqqqqqqqQdqqIIQQQ")
 _ALIGNMENT = 8
 _LONGEST_AXIS = (1 << 31) - 1
 _NO_VERSION = -1
-_FLAG_CREATE = 1
+FLAG_CREATE = 1
 _FLAG_BATCH = 2
 _FLAG_DENSE = 4
-_FLAGS = _FLAG_CREATE | _FLAG_BATCH | _FLAG_DENSE
+_FLAGS = FLAG_CREATE | _FLAG_BATCH | _FLAG_DENSE
 
 
 class Status(IntEnum):
@@ -69,6 +69,10 @@ class Kind(IntEnum):
     MOVED_ROWS = 7
     SHARE_REQUEST = 8
     SUM_REPLY = 9
+    ROW_SHARE = 10
+    ROW_PULL = 11
+    ROW_VALUES = 12
+    SAVED_ROWS = 13
 
 
 class _Header(NamedTuple):
@@ -251,7 +255,7 @@ class PullRequest(PackedMessage):
     ARRAYS: ClassVar = {
         "keys": Array(np.int64, ("num_keys",)),
     }
-    FLAGS: ClassVar = {"batch": _FLAG_BATCH, "create": _FLAG_CREATE, "dense_version": _FLAG_DENSE}
+    FLAGS: ClassVar = {"batch": _FLAG_BATCH, "create": FLAG_CREATE, "dense_version": _FLAG_DENSE}
 
     generation: int
     batch: BatchId | None

@@ -36,8 +36,8 @@ _LONGEST_MESSAGE = 1000
 _MOST_CALLS = 2048
 """That run or wait for a thread; further ones are told that the server is busy."""
 
-_MOST_CALLS_A_CONNECTION = 64
-"""Further ones wait at the caller. Not all threads belong to one connection."""
+_CALLS_A_CONNECTION = 64
+"""Not all threads belong to one connection."""
 
 _MESSAGE_SECONDS = 10.0
 """A call whose message has not come by then is given up once others want its thread."""
@@ -127,6 +127,7 @@ class RpcServer:
         num_threads: Calls that are handled at once; others wait, but for those that are to be
             answered later.
         most_calls: Calls that run or wait for a thread; further ones are refused as busy.
+        calls_a_connection: Further ones of one caller wait there.
         max_request_bytes: A longer request is refused.
         clock: Seconds, monotonic.
     """
@@ -140,6 +141,7 @@ class RpcServer:
         access: Access,
         num_threads: int = 128,
         most_calls: int = _MOST_CALLS,
+        calls_a_connection: int = _CALLS_A_CONNECTION,
         max_request_bytes: int = wire.MAX_MESSAGE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -155,7 +157,7 @@ class RpcServer:
             options=(
                 # With shared ports a second server would take half of the calls of the first.
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_concurrent_streams", _MOST_CALLS_A_CONNECTION),
+                ("grpc.max_concurrent_streams", calls_a_connection),
                 *wire.connection_options(max_request_bytes),
             ),
             maximum_concurrent_rpcs=most_calls,
@@ -228,31 +230,8 @@ class RpcServer:
                 return
             self._received.add(len(data))
 
-            def finish(make: Finish) -> None:
-                try:
-                    reply = make()
-                    if isinstance(reply, LaterReply):
-                        if not context.add_callback(reply.abandon):
-                            reply.abandon()
-                        reply.send_with(finish_soon)
-                        return
-                    sent = method.write(reply)
-                except Exception as error:  # noqa: BLE001  the caller is told
-                    status, code, message = _explain(method, context, error)
-                    context.set_trailing_metadata(((wire.REFUSAL_KEY, code),))
-                    context.set_code(status)
-                    context.set_details(message[:_LONGEST_MESSAGE])
-                else:
-                    self._sent.add(len(sent))
-                    send(sent)
-                send(None)
-
-            def finish_soon(make: Finish) -> None:
-                # Not in the thread of whoever has the answer: the receiver may be slow.
-                with contextlib.suppress(RuntimeError):
-                    self._threads.submit(finish, make)
-
-            finish(lambda: method.call(method.read(data)))
+            answer = _Answering(method, context, send, self._threads, self._sent)
+            answer(lambda: method.call(method.read(data)))
 
         # What makes gRPC hand over `send` instead of waiting for what is returned.
         answer.experimental_non_blocking = True  # type: ignore[attr-defined]
@@ -263,6 +242,46 @@ class RpcServer:
             return True
         proved = context.auth_context().get("x509_subject_alternative_name", ())
         return any(role_name(role).encode() in proved for role in method.callers)
+
+
+@dataclass(frozen=True)
+class _Answering:
+    """What makes the answer of a call and sends it.
+
+    What is left of a call has no reference to itself, which only the collector would find: until
+    then its connection counts it, and refuses others once it counts too many.
+    """
+
+    method: Method
+    context: grpc.ServicerContext
+    send: Callable[[bytes | None], None]
+    threads: ThreadPoolExecutor
+    sent: ByteCount
+
+    def __call__(self, make: Finish) -> None:
+        context = self.context
+        try:
+            reply = make()
+            if isinstance(reply, LaterReply):
+                if not context.add_callback(reply.abandon):
+                    reply.abandon()
+                reply.send_with(self._soon)
+                return
+            sent = self.method.write(reply)
+        except Exception as error:  # noqa: BLE001  the caller is told
+            status, code, message = _explain(self.method, context, error)
+            context.set_trailing_metadata(((wire.REFUSAL_KEY, code),))
+            context.set_code(status)
+            context.set_details(message[:_LONGEST_MESSAGE])
+        else:
+            self.sent.add(len(sent))
+            self.send(sent)
+        self.send(None)
+
+    def _soon(self, make: Finish) -> None:
+        # Not in the thread of whoever has the answer: the receiver may be slow.
+        with contextlib.suppress(RuntimeError):
+            self.threads.submit(self, make)
 
 
 def _is_packed(kind: Any) -> bool:

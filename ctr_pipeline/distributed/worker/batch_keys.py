@@ -1,17 +1,21 @@
 """The distinct keys of a batch, in the order of the servers that own them.
 
-Axes: B examples, F fields, U distinct keys, P partitions.
+Axes: B examples, F fields, U distinct keys, P partitions, W values of a row, A the leading ones,
+D the others.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.worker import value_kernels
-from ctr_pipeline.embeddings.arrays import IdArray, Int32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import Float32Array, IdArray, Int32Array, Int64Array
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.unique import PreparedBatch
+from ctr_pipeline.kernels.compilation import read_only
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,52 @@ def divide_keys(batch: PreparedBatch, placement: Placement, num_partitions: int)
     )
 
 
+def sum_gradients(
+    prepared: PreparedKeys,
+    gradients: tuple[NDArray[np.float32], NDArray[np.float32]],
+    width: int,
+    runner: RangeRunner,
+) -> Float32Array:
+    """Sums the gradients of each key over its occurrences.
+
+    Args:
+        prepared: The keys of the batch.
+        gradients: float32 [B, F, A] and [B, F, D]; padding is not read.
+        width: A + D.
+        runner: Works on ranges of keys.
+
+    Returns:
+        float32 [U, W], in the order of `keys_U`.
+
+    Raises:
+        ValueError: The gradients are of another batch, or of other rows.
+    """
+    leading, trailing = (np.ascontiguousarray(part, np.float32) for part in gradients)
+    shape, num_leading = prepared.batch.shape, leading.shape[-1]
+    num_trailing = width - num_leading
+    if leading.shape != (*shape, num_leading) or trailing.shape != (*shape, num_trailing):
+        raise ValueError(f"gradients of shapes {leading.shape}, {trailing.shape} do not fit")
+    num_places = len(prepared.batch.inverse_P)
+    leading_PA = leading.reshape(num_places, num_leading)
+    trailing_PD = trailing.reshape(num_places, num_trailing)
+    sums_UW = np.empty((len(prepared.keys_U), width), np.float32)
+
+    def work(first: int, last: int) -> None:
+        value_kernels.sum_gradients(
+            prepared.order_U,
+            prepared.batch.offsets,
+            prepared.batch.occurrences,
+            read_only(leading_PA),
+            read_only(trailing_PD),
+            sums_UW,
+            first,
+            last,
+        )
+
+    runner.run(work, len(sums_UW))
+    return sums_UW
+
+
 def batch_without_keys(ids_BF: IdArray, num_valid: int) -> PreparedBatch:
     """A batch of a model without fields."""
     if ids_BF.ndim != 2 or ids_BF.shape[1]:
@@ -84,7 +134,7 @@ def batch_without_keys(ids_BF: IdArray, num_valid: int) -> PreparedBatch:
     )
 
 
-def common_places(keys: Int64Array, others: Int64Array) -> Int32Array:
+def common_positions(keys: Int64Array, others: Int64Array) -> Int32Array:
     """Places of those of `others` that are among the keys, ascending."""
     num_slots = 16
     while num_slots < 2 * len(keys):

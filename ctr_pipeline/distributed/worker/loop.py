@@ -190,6 +190,9 @@ class WorkerLoop:
         overlap_pushes: Compute a batch before the push of the last one is answered.
         clock: Seconds, monotonic.
         sleep: Waits some seconds.
+
+    Attributes:
+        laps: Where the time of its thread goes.
     """
 
     def __init__(
@@ -227,7 +230,7 @@ class WorkerLoop:
         self._speed = Speed(clock)
         self._batch_began = clock()
         # Of its own clock: a lap must not be what a test's clock advances by.
-        self._laps = StageClock()
+        self.laps = StageClock()
 
     @property
     def samples_per_second(self) -> float:
@@ -246,13 +249,13 @@ class WorkerLoop:
             self._session.follow_route(self._reroute)
             if self._join_generation(0):
                 with Prefetcher(self._read_ahead(), num_ahead=_BATCHES_AHEAD) as ahead:
-                    self._laps.start()
+                    self.laps.start()
                     try:
                         self._work(ahead)
                     finally:
                         # Leaving the context waits for its thread, which may wait for a task.
                         self._has_ended = True
-                for line in stage_lines(self._laps.stages()):
+                for line in stage_lines(self.laps.stages()):
                     _LOGGER.info("%s", line)
             self._session.raise_refusal()
             if not self._session.flush(_FLUSH_SECONDS):
@@ -266,13 +269,16 @@ class WorkerLoop:
         begun: list[_Batch] = []
         while not self._session.is_over:
             try:
+                if self._session.is_pausing:
+                    self._pause(begun)
+                    continue
                 if not begun:
                     item = ahead.take(0.0 if self._sent else _POLL_SECONDS)
-                    self._laps.lap(Stage.AWAIT_BATCH)
+                    self.laps.lap(Stage.AWAIT_BATCH)
                     if item is None:
                         # The master is to know of the last batch before there is another one.
                         self._settle()
-                        self._laps.lap(Stage.AWAIT_UPDATES)
+                        self.laps.lap(Stage.AWAIT_UPDATES)
                     self._admit(item, begun)
                     continue
                 if len(begun) == 1:
@@ -290,6 +296,13 @@ class WorkerLoop:
                 return
         with contextlib.suppress(RolledBack, _Leaving):
             self._settle()
+
+    def _pause(self, begun: list[_Batch]) -> None:
+        """Hands everything back; a batch whose gradients were handed in is finished first."""
+        self._settle()
+        begun.clear()
+        self._scores = None
+        self._session.pause(_POLL_SECONDS)
 
     def _reroute(self, route: Route) -> None:
         servers = self._spec.num_parameter_servers
@@ -365,7 +378,7 @@ class WorkerLoop:
                 self._sent = sent
                 return
             outcome = self._outcome_of(sent)
-            self._laps.lap(Stage.AWAIT_UPDATES)
+            self.laps.lap(Stage.AWAIT_UPDATES)
             if outcome.verdict == "applied":
                 break
             # Others were faster: their updates are to be known first.
@@ -382,11 +395,11 @@ class WorkerLoop:
         if batch_id is None:
             raise AssertionError("only batches of training tasks are trained")
         step = self._numbers.step_of(batch.position)
-        self._laps.lap(Stage.OTHER)
+        self.laps.lap(Stage.OTHER)
         parameters_P = self._await_values(batch)
-        self._laps.lap(Stage.AWAIT_VALUES)
+        self.laps.lap(Stage.AWAIT_VALUES)
         linear, embeddings = self._client.gather_parts(batch.pull, 1)
-        self._laps.lap(Stage.GATHER)
+        self.laps.lap(Stage.GATHER)
         gradients = self._step.compute(
             batch.rows,
             batch.num_valid,
@@ -396,9 +409,9 @@ class WorkerLoop:
             linear_BF1=linear,
             embeddings_BFD=embeddings,
         )
-        self._laps.lap(Stage.TENSORFLOW)
+        self.laps.lap(Stage.TENSORFLOW)
         self._settle()
-        self._laps.lap(Stage.AWAIT_UPDATES)
+        self.laps.lap(Stage.AWAIT_UPDATES)
         # With a push on its way, the pull ahead waits for it and needs no refreshing.
         refresh = None if following is None or self._overlap_pushes else following.pull
 
@@ -415,7 +428,7 @@ class WorkerLoop:
             )
 
         sent = _Sent(batch, push(), push, gradients.loss_sum, self._lap())
-        self._laps.lap(Stage.SEND)
+        self.laps.lap(Stage.SEND)
         return sent
 
     def _settle(self) -> None:
@@ -487,7 +500,7 @@ class WorkerLoop:
         scores.histogram += ScoreHistogram.of(labels, logits, weights=weights, place=place)
         scores.logits.append(logits)
         scores.seconds += self._lap()
-        self._laps.lap(Stage.SCORE)
+        self.laps.lap(Stage.SCORE)
         if batch.is_last:
             self._keep_scores(batch.task, np.concatenate(scores.logits))
             self._session.finish_scores(batch.task, summary_of(scores.histogram), scores.seconds)

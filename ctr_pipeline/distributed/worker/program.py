@@ -1,17 +1,14 @@
 """One worker as a process."""
 
 import logging
-import os
 import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-
-import psutil
 
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.distributed.coordination.messages import Member, MemberStats
@@ -26,7 +23,7 @@ from ctr_pipeline.distributed.worker.metrics import WorkerMetrics
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.distributed.worker.session import WorkerSession
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.machine import available_cores
+from ctr_pipeline.machine import available_cores, measure_usage
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.step import TrainingStep
 
@@ -56,15 +53,12 @@ class _Figures:
     """What the worker says of itself; asked by the session's thread and by Prometheus."""
 
     def __init__(self) -> None:
-        self._process = psutil.Process()
         self.client: PsClient | None = None
         self.loop: WorkerLoop | None = None
 
     def __call__(self) -> MemberStats:
-        times = os.times()
         return MemberStats(
-            rss_bytes=self._process.memory_info().rss,
-            cpu_seconds=times.user + times.system,
+            **asdict(measure_usage()),
             cores=available_cores(),
             samples_per_second=self.loop.samples_per_second if self.loop else 0.0,
             bytes_received=self.client.bytes_received if self.client else 0,
@@ -125,6 +119,7 @@ def run_worker(
         with session, _leaving_on_sigterm(session) as terminated:
             spec = session.wait_registered()
             if spec is not None:
+                spec = spec.within(run_folder)
                 _require_same_model(spec, model)
                 client = PsClient(
                     spec,
@@ -142,7 +137,7 @@ def run_worker(
                         step=TrainingStep(model.train, model.compiled),
                         scores_root=run_folder,
                         # For the same bits each time, a batch knows of all before it.
-                        overlap_pushes=spec.update.mode == "async"
+                        overlap_pushes=spec.update_rule.update == "async"
                         and not model.train.deterministic,
                     )
                     figures.client, figures.loop = client, loop

@@ -38,8 +38,9 @@ from ctr_pipeline.distributed.worker import value_kernels
 from ctr_pipeline.distributed.worker.batch_keys import (
     PreparedKeys,
     batch_without_keys,
-    common_places,
+    common_positions,
     divide_keys,
+    sum_gradients,
 )
 from ctr_pipeline.distributed.worker.exchanges import (
     AGAIN,
@@ -110,8 +111,8 @@ class PsClient:
         self._spec = spec
         self._placement = balanced_placement(spec)
         self._width = sum(segment.dim for segment in spec.segments)
-        slot_tables = spec.slot_tables or range(len(spec.tables))
-        self._preparer = BatchPreparer(spec.tables, slot_tables) if spec.tables else None
+        position_tables = spec.position_tables or range(len(spec.tables))
+        self._preparer = BatchPreparer(spec.tables, position_tables) if spec.tables else None
         self._worker = worker_number(incarnation)
         self._runner = RangeRunner(threads)
         self._deadline_seconds = deadline_seconds
@@ -128,8 +129,8 @@ class PsClient:
         long_timeouts = CallTimeouts(
             deadline_seconds + ROUND_TIMEOUT_SECONDS, call_seconds + ROUND_TIMEOUT_SECONDS
         )
-        self._push_timeouts = long_timeouts if spec.update.mode == "sync" else timeouts
-        self._pull_timeouts = long_timeouts if spec.update.mode == "bounded" else timeouts
+        self._push_timeouts = long_timeouts if spec.update_rule.update == "sync" else timeouts
+        self._pull_timeouts = long_timeouts if spec.update_rule.update == "bounded" else timeouts
         self._dense_lock = threading.Lock()
         self._dense_generation = -1
         self._dense_parts: list[_DensePart | None] = [None] * spec.num_parameter_servers
@@ -333,7 +334,7 @@ class PsClient:
                 synchronous mode with all of its round.
         """
         prepared, placement = pull.prepared, pull.prepared.placement
-        sums_UW = self._sum_gradients(prepared, gradients)
+        sums_UW = sum_gradients(prepared, gradients, self._width, self._runner)
         refreshed = self._keys_to_refresh(pull, refresh)
         no_keys: Int64Array = np.empty(0, np.int64)
 
@@ -467,34 +468,6 @@ class PsClient:
         ]
         self._calls.follow(placement.version, placement.num_servers)
 
-    def _sum_gradients(
-        self, prepared: PreparedKeys, gradients: tuple[Float32Array, Float32Array]
-    ) -> Float32Array:
-        leading, trailing = (np.ascontiguousarray(part, np.float32) for part in gradients)
-        shape, num_leading = prepared.batch.shape, leading.shape[-1]
-        num_trailing = self._width - num_leading
-        if leading.shape != (*shape, num_leading) or trailing.shape != (*shape, num_trailing):
-            raise ValueError(f"gradients of shapes {leading.shape}, {trailing.shape} do not fit")
-        num_places = len(prepared.batch.inverse_P)
-        leading_PA = leading.reshape(num_places, num_leading)
-        trailing_PB = trailing.reshape(num_places, num_trailing)
-        sums_UW = np.empty((len(prepared.keys_U), self._width), np.float32)
-
-        def work(first: int, last: int) -> None:
-            value_kernels.sum_gradients(
-                prepared.order_U,
-                prepared.batch.offsets,
-                prepared.batch.occurrences,
-                leading_PA,
-                trailing_PB,
-                sums_UW,
-                first,
-                last,
-            )
-
-        self._runner.run(work, len(sums_UW))
-        return sums_UW
-
     def _keys_to_refresh(self, pull: Pull, ahead: Pull | None) -> Refreshed | None:
         """Waits for the pull ahead: a late one could know of this push and be counted as if not."""
         if ahead is None or ahead.failed or ahead.generation != pull.generation:
@@ -504,12 +477,12 @@ class PsClient:
         if self._has_rounds:
             # Other pushes of the round change rows as well, so that all are asked for.
             return Refreshed(ahead, None)
-        return Refreshed(ahead, common_places(pull.prepared.keys_U, ahead.prepared.keys_U))
+        return Refreshed(ahead, common_positions(pull.prepared.keys_U, ahead.prepared.keys_U))
 
     @property
     def _has_rounds(self) -> bool:
         """Whether an update waits for pushes of several workers."""
-        return self._spec.update.mode == "sync" and self._spec.update.grads_to_wait > 1
+        return self._spec.update_rule.update == "sync" and self._spec.update_rule.grads_to_wait > 1
 
     def _check_push_reply(self, server: int, request: PushRequest, reply: PushReply) -> None:
         if reply.status in AGAIN:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from ctr_pipeline.distributed.coordination.messages import (
@@ -137,6 +136,10 @@ class WorkerSession:
         self._listener: Callable[[Route], None] = lambda _: None
         self._registered = self._was_answered = False
         self._leaving = False
+        self._pause_asked = False
+        """The master says so."""
+        self._paused = False
+        """The loop has stopped; no acknowledged heartbeat has told the master."""
         self._error: CtrPipelineError | None = None
         self._heartbeat_seconds = self._news_seconds = _ASK_AGAIN_SECONDS
         self._work_ahead_seconds = 5.0
@@ -163,12 +166,7 @@ class WorkerSession:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._stop_asked = True
             self._changed.notify_all()
@@ -231,6 +229,19 @@ class WorkerSession:
     def is_over(self) -> bool:
         """Whether to stop working: told to leave, nothing left for ever, or refused."""
         return self._leaving or self._error is not None or self._stop_asked
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether to begin no batch for now, and call `pause` once none is under way."""
+        return self._pause_asked or self._paused
+
+    def pause(self, seconds: float) -> None:
+        """Hands back all leases, as nothing is under way, and waits a while for news."""
+        with self._changed:
+            if not self._paused and self._pause_asked:
+                self._paused = self._hurry = True
+                self._changed.notify_all()
+            self._changed.wait(seconds)
 
     @property
     def route(self) -> Route:
@@ -365,7 +376,8 @@ class WorkerSession:
         with self._changed:
             if not self._registered:
                 return self._retry_at, self._register
-            if self._asked is not None and (self._leaving or self._asked.done()):
+            is_unwanted = self._leaving or self.is_pausing
+            if self._asked is not None and (is_unwanted or self._asked.done()):
                 return 0.0, self._take_tasks
             if self._hurry or self._book.has_endings:
                 return self._heartbeat_at, self._heartbeat
@@ -379,7 +391,7 @@ class WorkerSession:
 
     def _num_wanted(self) -> int:
         """How many tasks more we would hold."""
-        if self._leaving:
+        if self._leaving or self.is_pausing:
             return 0
         with self._changed:
             seconds = self._book.task_seconds
@@ -405,7 +417,7 @@ class WorkerSession:
             self._registered = True
             self._spec = reply.spec
             self._heartbeat_seconds = reply.heartbeat_seconds
-            self._work_ahead_seconds = reply.work_ahead_seconds
+            self._work_ahead_seconds = reply.spec.supervision.work_ahead_seconds
             self._news_seconds = reply.news_seconds
             self._move_to(Route(reply.generation, reply.ps_addresses))
             self._lease_at = 0.0
@@ -422,6 +434,7 @@ class WorkerSession:
                 reports=reports.reports,
                 stats=self._stats(),
                 held=self._book.held(),
+                paused=self._paused,
             )
             self._heartbeat_at = self._clock()
             self._hurry = False
@@ -429,11 +442,12 @@ class WorkerSession:
         with self._changed:
             if reply.directive == "register_again":
                 _LOGGER.warning("The master does not know this worker: its leases are void")
-                self._registered = False
+                self._registered = self._pause_asked = self._paused = False
                 self._book.clear()
                 self._ask_no_more()
             else:
                 self._book.acknowledge(reports)
+                self._take_pause(reply, told=request.paused)
                 # What has just been reported as done is not ours any more either.
                 lost = set(reply.revoked) & set(self._book.held())
                 self._book.revoke(lost)
@@ -444,6 +458,15 @@ class WorkerSession:
                     _LOGGER.info("The master says to leave")
                     self._leaving = True
             self._changed.notify_all()
+
+    def _take_pause(self, reply: HeartbeatReply, *, told: bool) -> None:
+        """Takes in whether to pause; a master that was told that we do has freed what we held."""
+        if reply.directive == "pause" and not self._pause_asked:
+            _LOGGER.info("Pauses, as the master says: a checkpoint is to hold all that is trained")
+        self._pause_asked = reply.directive == "pause"
+        if told:
+            self._book.clear()
+            self._paused = self._pause_asked
 
     def _lease(self) -> None:
         wanted = self._num_wanted()
@@ -472,7 +495,7 @@ class WorkerSession:
 
     def _take_tasks(self) -> None:
         asked = self._asked
-        if asked is None or self._leaving:
+        if asked is None or self._leaving or self.is_pausing:
             self._ask_no_more()
             return
         self._asked = None

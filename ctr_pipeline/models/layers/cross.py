@@ -20,6 +20,9 @@ class Cross(keras.layers.Layer):
       (arXiv:2008.13535).
     - form "matrix" with a `rank`: the same with `W = U Vᵀ`, Eq. (2) of that paper.
 
+    There is no `diag_scale` as in Keras RS, which adds a constant multiple of `x_0 ∘ x_l`: neither
+    paper has it, and a W of full rank can learn it.
+
     Example:
     ```python
     x_0 = keras.Input((64,))

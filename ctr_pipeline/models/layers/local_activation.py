@@ -1,6 +1,6 @@
 """The local activation of DIN: sequences pooled by how their elements match a target.
 
-Axes: B batch, F fields, D embedding dimension, S slots of all sequences, L slots of one sequence,
+Axes: B batch, F fields, D embedding dimension, S positions of all sequences, L positions of one,
 U units.
 """
 
@@ -26,7 +26,7 @@ class LocalActivation(keras.layers.Layer):
 
     Args:
         target: Field of the target; no sequence.
-        sequences: Slots of each sequence, L; they are the last fields, in this order.
+        sequences: Positions of each sequence, L; they are the last fields, in this order.
         units: Widths of the activation unit's hidden layers.
         seed: Seed of the Glorot uniform initial weights.
     """
@@ -43,7 +43,7 @@ class LocalActivation(keras.layers.Layer):
         kwargs.setdefault("dtype", "float32")
         super().__init__(**kwargs)
         if not sequences or min(sequences) < 1:
-            raise ValueError(f"sequences must have slots, received {list(sequences)}")
+            raise ValueError(f"sequences must have positions, received {list(sequences)}")
         if target < 0:
             raise ValueError(f"the target is a field from 0 on, received {target}")
         self.target = target
@@ -54,7 +54,7 @@ class LocalActivation(keras.layers.Layer):
     def build(
         self,
         embeddings_BFD_shape: tuple[Any, ...],
-        slots_BSD_shape: tuple[Any, ...],
+        elements_BSD_shape: tuple[Any, ...],
         coefficients_BS_shape: tuple[Any, ...],
     ) -> None:
         """Makes kernels, biases and slopes of each sequence's activation unit."""
@@ -62,8 +62,8 @@ class LocalActivation(keras.layers.Layer):
         if self.target >= num_plain:
             raise ValueError(f"the target {self.target} is none of {num_plain} fields before")
         total = sum(self.sequences)
-        if (slots_BSD_shape[1], coefficients_BS_shape[1]) != (total, total):
-            raise ValueError(f"sequences of {total} slots do not fit {slots_BSD_shape[1]}")
+        if (elements_BSD_shape[1], coefficients_BS_shape[1]) != (total, total):
+            raise ValueError(f"sequences of {total} positions do not fit {elements_BSD_shape[1]}")
         self.hidden, self.heads = [], []
         for place in range(len(self.sequences)):
             width, layers = 4 * embeddings_BFD_shape[2], []
@@ -91,13 +91,13 @@ class LocalActivation(keras.layers.Layer):
                 width = units
             self.hidden.append(layers)
 
-    def call(self, embeddings_BFD: Any, slots_BSD: Any, coefficients_BS: Any) -> Any:
+    def call(self, embeddings_BFD: Any, elements_BSD: Any, coefficients_BS: Any) -> Any:
         """Pools each sequence.
 
         Args:
             embeddings_BFD: Fields, (batch, fields, dim); those of sequences are not read.
-            slots_BSD: Elements of all sequences, (batch, slots, dim).
-            coefficients_BS: 0 in slots without an element, (batch, slots).
+            elements_BSD: Elements of all sequences, (batch, positions, dim).
+            coefficients_BS: 0 in positions without an element, (batch, positions).
 
         Returns:
             The fields, (batch, fields, dim), with sequences pooled; zeros without any element.
@@ -105,13 +105,13 @@ class LocalActivation(keras.layers.Layer):
         num_plain = embeddings_BFD.shape[1] - len(self.sequences)
         target_B1D = embeddings_BFD[:, self.target : self.target + 1]
         parts, first = [embeddings_BFD[:, :num_plain]], 0
-        for place, num_slots in enumerate(self.sequences):
-            elements_BLD = slots_BSD[:, first : first + num_slots]
-            is_there_BL = coefficients_BS[:, first : first + num_slots] != 0
+        for place, num_positions in enumerate(self.sequences):
+            elements_BLD = elements_BSD[:, first : first + num_positions]
+            is_there_BL = coefficients_BS[:, first : first + num_positions] != 0
             weights_BL = self._activate(place, elements_BLD, target_B1D)
             weights_BL = ops.where(is_there_BL, weights_BL, 0.0)
             parts.append(ops.sum(elements_BLD * weights_BL[:, :, None], axis=1, keepdims=True))
-            first += num_slots
+            first += num_positions
         return ops.concatenate(parts, axis=1)
 
     def _activate(self, place: int, elements_BLD: Any, target_B1D: Any) -> Any:
@@ -129,11 +129,11 @@ class LocalActivation(keras.layers.Layer):
     def compute_output_shape(
         self,
         embeddings_BFD_shape: tuple[Any, ...],
-        slots_BSD_shape: tuple[Any, ...],
+        elements_BSD_shape: tuple[Any, ...],
         coefficients_BS_shape: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         """(batch, fields, dim)."""
-        del slots_BSD_shape, coefficients_BS_shape
+        del elements_BSD_shape, coefficients_BS_shape
         return embeddings_BFD_shape
 
     def get_config(self) -> dict[str, Any]:

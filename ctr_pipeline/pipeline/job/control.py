@@ -21,7 +21,7 @@ from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
-from ctr_pipeline.pipeline.run_folder import find_run
+from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 
 T = TypeVar("T")
@@ -62,17 +62,34 @@ class Job:
 
 
 def find_job(run: Path) -> Job:
-    """The job of a run.
+    """The job of a run, whose master can be asked.
+
+    Raises:
+        CtrPipelineError: As `find_logs`; or the run has no master.
+    """
+    job = find_logs(run)
+    if not job.folder.is_dir():
+        raise RunFolderError(
+            "was trained with runtime.strategy: allreduce, which has no master to ask",
+            place=str(job.run_folder),
+            remedy="Ctrl-C in the 'ctrpipe run' that started its workers stops them after a "
+            "checkpoint; 'ctrpipe scale --workers' changes their number",
+        )
+    return job
+
+
+def find_logs(run: Path) -> Job:
+    """The job of a run, with a master or without.
 
     Args:
-        run: A run folder, or the config whose `output` is one.
+        run: As of `find_run`.
 
     Raises:
         CtrPipelineError: There is no such run, or no job in it; or the config has problems.
     """
-    folder = find_run(run)
+    folder = find_run(run).path
     job = Job(folder)
-    if not job.folder.is_dir():
+    if not job.folder.is_dir() and not RunFolder(folder).replicas.is_dir():
         raise RunFolderError(
             "holds no job of several processes",
             place=str(folder),

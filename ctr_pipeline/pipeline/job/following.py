@@ -6,12 +6,11 @@ import time
 from dataclasses import replace
 
 from ctr_pipeline import interruption
-from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.coordination.launching import Launcher
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.errors import CtrPipelineError, Interrupted, TrainingError
+from ctr_pipeline.errors import CtrPipelineError, HandedOver, Interrupted, TrainingError
 from ctr_pipeline.pipeline.job.control import (
     ENDED_STATES,
     Job,
@@ -19,15 +18,19 @@ from ctr_pipeline.pipeline.job.control import (
     ask_master,
     read_status,
 )
-from ctr_pipeline.pipeline.job.progress_view import JobProgress
+from ctr_pipeline.pipeline.job.progress_view import JobProgress, collect_news
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import Progress
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.25
 LOOK_SECONDS = 0.5
-_STOP_SECONDS = 120.0
+_STOP_SECONDS = 140.0
 _FINISH_SECONDS = 20.0
+_LEAVING_SECONDS, _MOST_LEAVING_SECONDS = 2.0, 60.0
+"""How long members are awaited that are about to leave with this process."""
+
+LEFT_TO_NEXT = "Asked to end: the members go on, and the next driver leads them"
 _RESUME = "--resume goes on from the last checkpoint"
 
 
@@ -40,17 +43,24 @@ def follow_job(
         resumable: It takes checkpoints, from which it may be resumed.
 
     Returns:
-        The last status; its members as a master reported them last.
+        The last status; its members and tables as a master reported them last.
 
     Raises:
         TrainingError: It failed.
+        HandedOver: A signal came, and another process goes on with the members.
         Interrupted: It was stopped.
     """
     job, stop_until = Job(run.path), None
-    members: tuple[MemberStatus, ...] = ()
+    # What was told before this process began stands where it was told.
+    published = time.time()
+    told: JobView | None = None
     with interruption.deferred(), JobProgress(progress) as shown, MasterConnection(job) as master:
         while True:
             if interruption.requested() and stop_until is None:
+                if launcher.is_followed():
+                    progress.log(LEFT_TO_NEXT)
+                    _await_leaving(master)
+                    raise HandedOver(signal.SIGTERM)
                 progress.log("Stopping after a checkpoint" if resumable else "Stopping")
                 stop_until = time.monotonic() + _STOP_SECONDS
                 _request_stop(job)
@@ -68,10 +78,14 @@ def follow_job(
                     raise _failed(reason, failure, run, resumable=resumable) from None
             if view is not None:
                 shown.show(view)
-                members = view.members if view.answering else members
+                launcher.publish(collect_news(view, after=published, now=time.time()))
+                published = max([published, *(event.time for event in view.events)])
+                told = view if view.answering else told
                 if view.state == "finished":
                     _await_master(launcher)
-                    return replace(view, members=members or view.members)
+                    if told is None:
+                        return view
+                    return replace(view, members=told.members, tables=told.tables)
                 if view.state == "failed":
                     raise _failed(view.reason, view.traceback, run, resumable=resumable)
                 if view.state == "stopped":
@@ -120,6 +134,23 @@ def _await_master(launcher: Launcher) -> None:
         if not any(one.running for one in launcher.observe() if one.role == "master"):
             return
         time.sleep(_POLL_SECONDS / 5)
+
+
+def _await_leaving(master: MasterConnection) -> None:
+    """Waits until no parameter server is about to end: its master lets it go without a loss.
+
+    What asks this process to end, such as a node that is drained, may ask others there, too.
+    """
+    now = time.monotonic()
+    at_least, until = now + _LEAVING_SECONDS, now + _MOST_LEAVING_SECONDS
+    is_leaving = True
+    while time.monotonic() < at_least or (is_leaving and time.monotonic() < until):
+        time.sleep(LOOK_SECONDS)
+        try:
+            view = master.ask("Status", Empty(), JobView)
+        except PeerUnavailable:
+            return
+        is_leaving = any(one.state == "leaving" for one in view.members)
 
 
 def _request_stop(job: Job) -> None:

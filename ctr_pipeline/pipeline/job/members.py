@@ -1,24 +1,22 @@
-"""The members of a job as programs: their command lines, and the code that runs for each role.
+"""The members of a job as programs: the code that runs for each role.
 
 The code of a role is imported when it runs: a master stays small because it never loads what a
 worker needs.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
-from ctr_pipeline.pipeline.job.launchers import has_replicas
 from ctr_pipeline.specs.launchers import MODES_WITH_MEMBERS
 from ctr_pipeline.tracebacks import render_traceback
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
-    from ctr_pipeline.distributed.coordination.launching import MemberStart
+    from ctr_pipeline.distributed.master.program import PagesOfJob
     from ctr_pipeline.distributed.rpc.certificates import Role
 
 LOOPBACK_HOST = "127.0.0.1"
@@ -33,50 +31,19 @@ class MemberOutOfMemory(CtrPipelineError):  # noqa: N818  named as the `ExitReas
     exit_code = 71
 
 
-@dataclass(frozen=True)
-class CommandLines:
-    """The `MemberCommands` of a job: each member is a subcommand of this program.
-
-    Attributes:
-        config: The config that members read.
-        launcher_address: `host:port` of the launcher, for the master.
-        bind_host: Address that members listen on.
-        with_fork_server: Workers are forked from a process that has TensorFlow loaded.
-        encodes: Workers encode rows and do not train.
-    """
-
-    config: Path
-    launcher_address: str
-    bind_host: str = LOOPBACK_HOST
-    with_fork_server: bool = True
-    encodes: bool = False
-
-    def member(self, start: "MemberStart") -> Sequence[str]:
-        """Arguments of `python` for a member."""
-        return ["-m", "ctr_pipeline", *self.from_fork_server(start)]
-
-    def fork_server(self) -> Sequence[str] | None:
-        """Arguments of `python` for a fork server of workers."""
-        return ["-m", "ctr_pipeline.cli.fork_server"] if self.with_fork_server else None
-
-    def from_fork_server(self, start: "MemberStart") -> Sequence[str]:
-        """Arguments of the command line."""
-        command = [start.role, "--config", str(self.config)]
-        bind = ["--bind", f"{self.bind_host}:0"]
-        if start.role == "master":
-            return [*command, "--launcher", self.launcher_address, *bind]
-        command += ["--index", str(start.index), "--incarnation", start.incarnation]
-        if self.encodes:
-            return [*command, "--encodes"]
-        return [*command, *(bind if start.role == "ps" else ["--metrics-host", self.bind_host])]
-
-
-def run_as_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | None) -> int:
+def run_as_master(
+    loaded: "LoadedConfig",
+    *,
+    bind: str,
+    launcher_address: str | None,
+    pages: "PagesOfJob | None" = None,
+) -> int:
     """Runs the master of a prepared job until the job ends; returns the exit code.
 
     Args:
         bind: `host:port` to serve on.
         launcher_address: `host:port` of the launcher; None: people start the other members.
+        pages: Makes the pages that it serves; None: it serves none.
 
     Raises:
         CtrPipelineError: No job is prepared, its files cannot be read, or another master runs.
@@ -90,10 +57,10 @@ def run_as_master(loaded: "LoadedConfig", *, bind: str, launcher_address: str | 
 
         if launcher_address is None:
             with _in_use(folder):
-                return run_master(folder, bind)
+                return run_master(folder, bind, pages=pages)
         launcher = RemoteLauncher(launcher_address, Access.load(folder / "job", "master"))
         try:
-            return run_master(folder, bind, launcher)
+            return run_master(folder, bind, launcher, pages=pages)
         finally:
             launcher.close()
 
@@ -138,6 +105,13 @@ def run_as_parameter_server(
     Raises:
         CtrPipelineError: It cannot serve, the master refuses it, or there is no job to join.
     """
+    if loaded.config.runtime.num_row_servers:
+        return _with_traceback(
+            lambda: _run_row_server(
+                loaded, index, bind=bind, advertise=advertise, incarnation=incarnation
+            ),
+            f"ps-{index}",
+        )
     folder = require_job(loaded)
 
     def run() -> int:
@@ -165,7 +139,8 @@ def run_as_worker(
 
     Args:
         master_address: `host:port`; None: as announced in the run folder.
-        metrics_host: Address that its metrics are served on.
+        metrics_host: Address that its metrics are served on; with allreduce, what other workers
+            ask it for.
         incarnation: Name of this start, drawn by the launcher; None: a person started it.
         wait_seconds: Longest wait for the first master, if a person started it.
 
@@ -173,8 +148,10 @@ def run_as_worker(
         CtrPipelineError: The model or the data is wrong, the master refuses the worker, or there is
             no job to join.
     """
-    if has_replicas(loaded.config.runtime):
-        return _with_traceback(lambda: _run_replica(loaded, index, incarnation), f"worker-{index}")
+    if loaded.config.runtime.has_replicas:
+        return _with_traceback(
+            lambda: _run_replica(loaded, index, incarnation, host=metrics_host), f"worker-{index}"
+        )
     folder = require_job(loaded)
 
     def run() -> int:
@@ -195,29 +172,46 @@ def run_as_worker(
     return _with_traceback(run, f"worker-{index}")
 
 
-def run_as_encoder(loaded: "LoadedConfig", index: int, *, incarnation: str) -> int:
-    """Runs a worker that encodes rows until none are left; returns the exit code.
+def run_on_units(loaded: "LoadedConfig", index: int, folder: Path, *, incarnation: str) -> int:
+    """Runs a worker that prepares rows, or finishes a run, and does not train.
 
     Args:
+        folder: Where the process that gives it units has announced itself.
         incarnation: Name of this start, drawn by the launcher.
 
+    Returns:
+        The exit code.
+
     Raises:
-        CtrPipelineError: What it encodes with cannot be read, or nobody gives it rows.
+        CtrPipelineError: Nobody gives it units.
     """
 
     def run() -> int:
-        from ctr_pipeline.pipeline.job.encoding import encode_as_worker
+        from ctr_pipeline.pipeline.job.preparing import work_for_run
 
-        encode_as_worker(loaded, incarnation)
+        work_for_run(loaded, folder, incarnation)
         return 0
 
     return _with_traceback(run, f"worker-{index}")
 
 
-def _run_replica(loaded: "LoadedConfig", index: int, incarnation: str | None) -> int:
+def _run_replica(loaded: "LoadedConfig", index: int, incarnation: str | None, *, host: str) -> int:
     from ctr_pipeline.pipeline.job.replicas import run_replica
 
-    return run_replica(loaded, index, incarnation)
+    return run_replica(loaded, index, incarnation, host=host)
+
+
+def _run_row_server(
+    loaded: "LoadedConfig",
+    index: int,
+    *,
+    bind: str,
+    advertise: str | None,
+    incarnation: str | None,
+) -> int:
+    from ctr_pipeline.pipeline.job.row_servers import run_row_server
+
+    return run_row_server(loaded, index, bind=bind, advertise=advertise, incarnation=incarnation)
 
 
 def _can_join(folder: Path, role: "Role", master_address: str | None, wait_seconds: float) -> bool:
@@ -243,6 +237,14 @@ def require_job(loaded: "LoadedConfig") -> Path:
         RunFolderError: No job has been prepared.
     """
     folder = loaded.config.run_folder
+    if loaded.config.runtime.has_replicas:
+        raise RunFolderError(
+            "runtime.strategy: allreduce has no master, and no parameter servers unless "
+            "runtime.embeddings is hybrid",
+            place=str(folder),
+            remedy="'ctrpipe run' starts its workers; set strategy: parameter_servers for the "
+            "others",
+        )
     if not (folder / "job" / "spec.json").is_file():
         raise RunFolderError(
             "no job has been prepared here",

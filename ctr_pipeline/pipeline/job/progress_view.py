@@ -4,7 +4,8 @@ from types import TracebackType
 from typing import Self
 
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
-from ctr_pipeline.distributed.master.status import JobEvent, JobView
+from ctr_pipeline.distributed.coordination.news import JobNews, NewsLine
+from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.progress import Progress, ProgressTask
 
 _MEBIBYTE = 2**20
@@ -56,7 +57,7 @@ class JobProgress:
     def _log_events(self, view: JobView) -> None:
         for event in view.events:
             if event.time > self._last_event and not self._first:
-                self._progress.log(describe_event(event))
+                self._progress.log(event.sentence)
         self._last_event = max([self._last_event, *(event.time for event in view.events)])
 
     def _log_epochs(self, view: JobView) -> None:
@@ -114,12 +115,29 @@ class JobProgress:
             self._task = None
 
 
-def describe_event(event: JobEvent) -> str:
-    """What happened, what was done about it, and how long it took."""
-    text = f"{event.what}: {event.done}" if event.done else event.what
-    if event.recovery_seconds is not None:
-        text += f" ({event.recovery_seconds:.1f} s)"
-    return text[:1].upper() + text[1:]
+def collect_news(view: JobView, *, after: float, now: float) -> JobNews:
+    """What a launcher publishes of a job.
+
+    Args:
+        after: Unix time in seconds; lines of the event log since then are new.
+        now: Unix time, seconds.
+    """
+    records = view.records
+    counted = (records.trained + records.dropped) / max(1, records.total)
+    workers = [one for one in view.members if one.role == "worker" and one.state == "running"]
+    return JobNews(
+        phase="trained" if view.state == "finished" else view.state,
+        fraction=1.0 if view.state == "finished" else counted,
+        num_workers=len(workers),
+        samples_per_second=view.samples_per_second,
+        auc=view.auc,
+        checkpoint_at=None if view.checkpoint is None else now - view.checkpoint.age_seconds,
+        lines=tuple(
+            NewsLine(event.time, event.topic, event.sentence)
+            for event in view.events
+            if event.time > after
+        ),
+    )
 
 
 def describe_member(member: MemberStatus) -> str:
@@ -134,7 +152,9 @@ def describe_member(member: MemberStatus) -> str:
         parts.append(f"{stats.rss_bytes / _MEBIBYTE:,.0f} MiB")
     if member.restarts:
         parts.append(f"{member.restarts} restart{'s' if member.restarts > 1 else ''}")
-    if member.last_end and member.state != "running":
+    if member.waits_for:
+        parts.append(member.waits_for)
+    elif member.last_end and member.state != "running":
         parts.append(member.last_end.why)
     return "  ".join(parts)
 

@@ -1,5 +1,6 @@
 """A config and its encoded rows as the facts that the members of a job agree on."""
 
+import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from ctr_pipeline.distributed.coordination.spec import (
     PROTOCOL_VERSION,
     EncodedSplit,
     JobSpec,
-    UpdateRule,
+    RunFence,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
@@ -22,7 +23,7 @@ from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.model.embedding_rows import segment_specs, table_specs
 from ctr_pipeline.pipeline.run_folder import RunFolder, model_fingerprint
 from ctr_pipeline.pipeline.stages.encode import Encoding
-from ctr_pipeline.specs.course import RowLifecycle, TrainingCourse
+from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 
 
 def prepare_spec(
@@ -52,24 +53,32 @@ def prepare_spec(
         rows_fingerprint=encoding.fingerprint,
         plan_fingerprint=encoding.plan.fingerprint(),
         tables=tuple(table_specs(config, encoding.plan)),
-        slot_tables=() if encoding.plan.has_table_a_slot else encoding.plan.slot_tables,
+        table_features=encoding.plan.table_features,
+        position_tables=() if encoding.plan.has_table_a_position else encoding.plan.position_tables,
         segments=segment_specs(config.model, config.train),
-        counts_file=str(counts_file.resolve()),
+        counts_file=relative_to(run, counts_file),
         num_dense=num_dense,
         dense_optimizer=config.train.optimizer,
         num_partitions=config.runtime.partitions,
         num_parameter_servers=config.runtime.parameter_servers,
-        update=_update_rule(config),
+        update_rule=config.runtime.part(UpdateRule),
+        supervision=config.runtime.part(Supervision),
         splits=tuple(
-            EncodedSplit(name, str(folder.resolve()), _num_rows(folder))
+            EncodedSplit(name, relative_to(run, folder), _num_rows(folder))
             for name, folder in encoding.folders.items()
         ),
         course=config.train.part(TrainingCourse),
         rows=config.train.embeddings.part(RowLifecycle),
-        checkpoints_folder=run.checkpoints_address,
-        spill_folder=str(run.checkpoints.resolve()),
+        checkpoints_folder=run.checkpoints_at or relative_to(run, run.checkpoints),
+        spill_folder=relative_to(run, run.checkpoints),
         earlier_steps=earlier_steps,
+        fence=None if run.stored is None else RunFence(run.stored.address, run.stored.generation),
     )
+
+
+def relative_to(run: RunFolder, path: Path) -> str:
+    """A path as the spec of a job names it."""
+    return Path(os.path.relpath(path.resolve(), run.path.resolve())).as_posix()
 
 
 def continue_spec(fresh: JobSpec, run: RunFolder) -> JobSpec:
@@ -134,13 +143,3 @@ def require_same_partitions(config: Config, run: RunFolder) -> None:
 def _num_rows(folder: Path) -> int:
     with EncodedReader(folder) as reader:
         return reader.meta.num_rows
-
-
-def _update_rule(config: Config) -> UpdateRule:
-    runtime = config.runtime
-    return UpdateRule(
-        mode=runtime.update,
-        grads_to_wait=runtime.grads_to_wait,
-        max_staleness=runtime.max_staleness,
-        scale_by_staleness=runtime.scale_learning_rate_by_staleness,
-    )

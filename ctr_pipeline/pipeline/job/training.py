@@ -1,26 +1,25 @@
 """Training by a master, parameter servers and workers, which a launcher starts.
 
 This process prepares what members agree on, opens the launcher, and waits until the model is
-trained, its best epoch is scored and all members have left. Later stages use the best cut on the
-disk.
+trained, its best epoch is scored and all members have left. A worker that the launcher starts then
+finishes the run with the best cut on the disk.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from ctr_pipeline.distributed.coordination.job.status import MemberStatus
-from ctr_pipeline.distributed.coordination.messages import MemberStats
-from ctr_pipeline.distributed.master.ledger.opening import place_ledger
+from ctr_pipeline.distributed.master.ledger.opening import locate_ledger
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access, end_launch
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
+from ctr_pipeline.errors import HandedOver
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.following import follow_job
-from ctr_pipeline.pipeline.job.launchers import launch, needs_tls
-from ctr_pipeline.pipeline.job.score_files import ScoreFiles
+from ctr_pipeline.pipeline.job.launchers import WorkerPhase, launch
+from ctr_pipeline.pipeline.job.preparing import OpenLauncher
+from ctr_pipeline.pipeline.job.server_memory import warning_of_memory
 from ctr_pipeline.pipeline.job.spec_file import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import require_mode
@@ -29,8 +28,6 @@ from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.spec import JobSpec
-    from ctr_pipeline.pipeline.model.trained_model import TrainedModel
-    from ctr_pipeline.training.compiled import CompiledModel
 
 _LEDGER_SECONDS = 60.0
 """Longest wait for the ledger's store before members are started; it may be starting, too."""
@@ -39,8 +36,11 @@ _LEDGER_SECONDS = 60.0
 @contextmanager
 def trained_in_processes(
     context: RunContext, encoding: Encoding, *, warm_start: WarmStart | None = None
-) -> Iterator["TrainedModel"]:
-    """Trains, from the start or from where a run ended; gives the model, its rows on the disk.
+) -> Iterator[tuple[JobView, OpenLauncher]]:
+    """Trains, from the start or from where a run ended.
+
+    Gives the job as its master told of it last, and its launcher, which starts workers until this
+    is left.
 
     Args:
         context: If it resumes and there is a job, training goes on from the newest whole cut.
@@ -49,28 +49,35 @@ def trained_in_processes(
         CtrPipelineError: The job failed; what the failed member wrote stands in the log.
         Interrupted: A signal or 'ctrpipe stop' ended it; a cut is taken before.
     """
-    loaded, run, progress = context.loaded, context.run, context.progress
-    access, resume = _claim_job(context, tls=needs_tls(context.config.runtime))
-    with (
-        launch(context.config, run, access) as launcher,
-        context.times.stage("training"),
-    ):
-        compiled = _prepare(context, encoding, resume=resume, warm_start=warm_start)
-        launcher.start("master", 0)
-        try:
-            view = follow_job(run, launcher, progress, resumable=True)
-        finally:
+    run, progress = context.run, context.progress
+    access, resume = _claim_job(context, tls=context.config.runtime.needs_tls)
+    phase = WorkerPhase()
+    with launch(context.config, run, access, phase=phase) as launcher:
+        with context.times.stage("training"):
+            _prepare(context, encoding, resume=resume, warm_start=warm_start)
+            launcher.start("master", 0)
+            try:
+                view = follow_job(run, launcher, progress, resumable=True)
+            except HandedOver:
+                # For the members, the next driver goes on with this start of the job.
+                raise
+            except BaseException:
+                end_launch(run.job)
+                raise
             end_launch(run.job)
-    from ctr_pipeline.pipeline.job.trained_cut import open_trained_cut
+        yield view, OpenLauncher(launcher, phase)
 
-    with ExitStack() as stack:
-        model = open_trained_cut(loaded, run, progress, on_disk=stack, compiled=compiled)
-        progress.log(f"Training ended: {model.state.finished}")
-        yield replace(
-            model,
-            scores=ScoreFiles(run.scores),
-            runtime=describe_job(view, context.config.runtime.mode),
-        )
+
+def require_trained(context: RunContext) -> None:
+    """Logs why training ended.
+
+    Raises:
+        CheckpointError: The model of the best epoch is damaged.
+    """
+    from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
+
+    cut = find_trained_cut(context.loaded, context.run, context.progress)
+    context.progress.log(f"Training ended: {cut.state.finished}")
 
 
 def prepare_for_members(
@@ -104,7 +111,7 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
         # Before the config in the folder is replaced.
         require_same_partitions(loaded.config, run)
     # A master would wait where nobody sees it.
-    place_ledger(loaded.config.runtime, run.job).await_ready(
+    locate_ledger(loaded.config.runtime, run.job).await_ready(
         wait_seconds=_LEDGER_SECONDS, on_wait=context.progress.log
     )
     if not resume:
@@ -119,7 +126,7 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
 
 def _prepare(
     context: RunContext, encoding: Encoding, *, resume: bool, warm_start: WarmStart | None
-) -> "CompiledModel":
+) -> None:
     """Compiles the model, whose number of dense parameters is in the spec, and writes the spec.
 
     The parameters of a warm start become the first cut of the job before the spec is written: a job
@@ -142,11 +149,12 @@ def _prepare(
     if resume:
         spec = continue_spec(spec, run)
     else:
-        CutStorage.at(spec.checkpoints_folder).begin(spec.job)
+        CutStorage(run.checkpoint_storage).begin(spec.job)
     if warm_start is not None and not resume:
         _write_warm_start(context, encoding, spec, warm_start)
     save_spec(run.job, spec)
-    return compiled
+    if warning := warning_of_memory(loaded.config, encoding):
+        context.progress.log(f"warning: {warning}")
 
 
 def _write_warm_start(
@@ -165,39 +173,6 @@ def _write_warm_start(
         folder=context.run.path,
         progress=progress,
     )
-    write_first_cut(spec, parameters)
+    write_first_cut(spec.within(context.run.path), parameters)
     parameters.rows.release()
     progress.log(f"Training begins from {warm_start.record.describe()}")
-
-
-def describe_job(view: JobView, mode: str) -> dict[str, Any]:
-    """Records, restarts, recoveries and members of a job, for `metrics.json`."""
-    recoveries = [event for event in view.events if event.recovery_seconds is not None]
-    return {
-        "mode": mode,
-        "records": asdict(view.records),
-        "dropped_tasks": list(view.dropped_tasks),
-        "generation": view.generation,
-        "refused_reports": view.refused_reports,
-        "restarts": {
-            role: sum(one.restarts for one in view.members if one.role == role)
-            for role in ("master", "ps", "worker")
-        },
-        "recoveries": [asdict(event) for event in recoveries],
-        "members": [_describe_member(one) for one in view.members],
-    }
-
-
-def _describe_member(member: MemberStatus) -> dict[str, Any]:
-    stats = member.stats or MemberStats()
-    return {
-        "role": member.role,
-        "index": member.index,
-        "pid": member.pid,
-        "restarts": member.restarts,
-        "rows_held": stats.rows_held,
-        "bytes_received": stats.bytes_received,
-        "bytes_sent": stats.bytes_sent,
-        "cpu_seconds": stats.cpu_seconds,
-        "rss_bytes": stats.rss_bytes,
-    }

@@ -20,7 +20,7 @@ def build_worker_model(loaded: LoadedConfig) -> WorkerModel:
         config, run, plan, threads=threads_of_worker(config.runtime), trains=True
     )
     compiled.warm_up(
-        num_fields=plan.num_slots,
+        num_fields=plan.num_positions,
         embedding_dim=config.model.embedding_dim,
         num_numbers=plan.num_floats,
     )

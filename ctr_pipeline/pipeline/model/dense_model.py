@@ -13,7 +13,7 @@ from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.statistics import load_statistics
 from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
-from ctr_pipeline.training.slots import PooledField, Slots
+from ctr_pipeline.training.sequence_pooling import PooledField, SequencePooling
 
 
 def compile_model(
@@ -53,7 +53,7 @@ def compile_model(
         embedding_dim=config.model.embedding_dim,
         num_numbers=len(plan.numbers),
         base_rate=load_statistics(run.statistics).base_rate,
-        sequences=tuple(field.num_slots for field in plan.sequences) if apart else (),
+        sequences=tuple(field.num_positions for field in plan.sequences) if apart else (),
         target=_target_of(config.model.target, plan) if apart else None,
         field_dims=field_dims(config, plan),
     )
@@ -67,7 +67,7 @@ def compile_model(
         training_model=training_model,
         batch_size=config.train.batch_size,
         training_offset=0.0 if sampling is None else sampling.training_offset,
-        slots=slots_of(plan, apart=apart),
+        sequence_pooling=plan_pooling(plan, apart=apart),
         use_xla=kind.use_xla,
     )
 
@@ -104,16 +104,16 @@ def _target_of(target: str | None, plan: PreprocessingPlan) -> int:
     )
 
 
-def slots_of(plan: PreprocessingPlan, *, apart: bool = False) -> Slots | None:
-    """How slots become fields; None without sequences.
+def plan_pooling(plan: PreprocessingPlan, *, apart: bool = False) -> SequencePooling | None:
+    """How positions become fields; None without sequences.
 
     Args:
         plan: Fitted transforms.
-        apart: Whether the model also reads the slots one by one.
+        apart: Whether the model also reads the positions one by one.
     """
     if not plan.sequences:
         return None
-    return Slots(
+    return SequencePooling(
         num_plain=len(plan.fields) - len(plan.sequences),
         pooled=tuple(
             PooledField(field.sequence.max_length, field.sequence.pooling == "max")

@@ -116,7 +116,7 @@ def build_store(
         segment_specs(config.model, config.train),
         seed=config.train.seed,
         threads=threads,
-        field_tables=plan.slot_tables,
+        field_tables=plan.position_tables,
         admit_after=config.train.embeddings.admit_after,
         memory_limit=memory_limit,
     )
@@ -144,12 +144,12 @@ def memory_limit_of(config: Config, folder: Path) -> MemoryLimit | None:
 
 def describe_memory(store: EmbeddingStore) -> str:
     """Describes the number, the composition and the memory of the rows, for the log."""
-    rows, value_bytes, slot_bytes = store.rows, 4 * store.width, 4 * store.layout.num_slots
-    others = rows.bytes_a_row - value_bytes - slot_bytes
+    rows, value_bytes, state_bytes = store.rows, 4 * store.width, 4 * store.layout.num_slots
+    others = rows.bytes_a_row - value_bytes - state_bytes
     spilled = store.spilled_bytes()
     return (
         f"Embedding rows: {store.num_rows:,} of {rows.bytes_a_row} bytes ({value_bytes} of values, "
-        f"{slot_bytes} of optimizer state, {others} of header, padding, key and mark); with an "
+        f"{state_bytes} of optimizer state, {others} of header, padding, key and mark); with an "
         f"index of {rows.index_bytes / 1e6:.1f} MB {store.memory_bytes() / 1e6:.1f} MB "
         + (
             f"in memory and {spilled / 1e6:.1f} MB in a file, beyond the memory limit"

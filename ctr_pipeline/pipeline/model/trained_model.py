@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.model.embedding_rows import (
@@ -57,7 +58,7 @@ class TrainedModel:
         scorer: Ids and numbers → logits.
         state: State at the end of training; of an ensemble, that of its first model.
         scores: Logits of the splits, where they are known already.
-        runtime: Restarts, recoveries and use of a job's processes, for `metrics.json`.
+        job: The job of several processes that trained it; None: there was none.
         members: The models of an ensemble; empty for one model.
     """
 
@@ -68,7 +69,7 @@ class TrainedModel:
     scorer: RowScorer
     state: TrainingState
     scores: ScoreFiles | None = None
-    runtime: dict[str, Any] | None = None
+    job: JobView | None = None
     members: tuple[TrainedMember, ...] = ()
 
     @classmethod

@@ -1,45 +1,54 @@
 """Check → ingest → statistics: from files to features with everything known about them."""
 
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
 
 from ctr_pipeline.analysis import (
     ColumnDecision,
     StatisticsPlan,
+    collect_statistics_with,
     plan_statistics,
 )
 from ctr_pipeline.analysis.collect import STATISTICS_FILE
-from ctr_pipeline.analysis.text_numbers import collect_text_numbers
+from ctr_pipeline.analysis.engine_protocol import AcceptLabels, Engine, LabelCounts
+from ctr_pipeline.analysis.text_numbers import CountsOf, collect_text_numbers
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import RuntimeConfig
-from ctr_pipeline.dataset.ingest import ingest
-from ctr_pipeline.dataset.ingested import IngestedRows
+from ctr_pipeline.config.models import DataConfig, RuntimeConfig
+from ctr_pipeline.dataset.ingest import RowsToRead, ingest, lacks_class
+from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
-from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.parts import ColumnCounts, counts_in_parts
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.durable import os_errors_explained
+from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.columns import (
     FeatureColumns,
     choose_columns,
     complete_features,
     describe_left_out,
     no_feature,
+    sequences_in,
 )
 from ctr_pipeline.pipeline.stages.feature_file import save_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
 from ctr_pipeline.pipeline.stages.plan_view import describe_decisions
 from ctr_pipeline.pipeline.stages.statistics_engines.choosing import (
     check_engine,
-    compute_statistics,
+    prepare_engine,
 )
-from ctr_pipeline.pipeline.stages.statistics_engines.protocol import StatisticsRequest
-from ctr_pipeline.pipeline.stages.time_drift import times_read, with_time_drift
+from ctr_pipeline.pipeline.stages.statistics_engines.protocol import PreparedRows, RowsToCount
+from ctr_pipeline.pipeline.stages.time_drift import SplitCountsOf, times_read, with_time_drift
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, freeze_features
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
 from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
@@ -47,14 +56,44 @@ from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_f
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.statistics import Statistics, save_statistics
 
+_SPILL_FOLDER = ".counting.tmp"
+
+
+@dataclass(frozen=True)
+class CheckedData:
+    """What the config and the head of the data say.
+
+    Attributes:
+        source: The files.
+        columns: Which columns are read, and how.
+        frozen: Features and columns without one, of a warm start.
+    """
+
+    source: Source
+    columns: FeatureColumns
+    frozen: tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]] | None
+
+
+@dataclass(frozen=True)
+class MeasuredColumns:
+    """What becomes of the columns, and what is known of them.
+
+    Attributes:
+        features: What becomes of each column.
+        left_out: Columns without a feature, with the reason.
+        statistics: Statistics of the training rows.
+    """
+
+    features: tuple[FeatureSpec, ...]
+    left_out: tuple[ColumnDecision, ...]
+    statistics: Statistics
+
 
 @dataclass(frozen=True)
 class Analysis:
     """Results of the stages before training.
 
     Attributes:
-        source: The files.
-        columns: Which columns are read, and how.
         ingested: The rows by split.
         features: What becomes of each column.
         left_out: Columns without a feature, with the reason.
@@ -62,13 +101,16 @@ class Analysis:
         warm_start: What the run takes over from an earlier one; None if nothing.
     """
 
-    source: Source
-    columns: FeatureColumns
     ingested: IngestedRows
     features: tuple[FeatureSpec, ...]
     left_out: tuple[ColumnDecision, ...]
     statistics: Statistics
     warm_start: WarmStart | None = None
+
+    @property
+    def num_rows(self) -> dict[str, int]:
+        """Rows by split."""
+        return {name: split.num_rows for name, split in self.ingested.splits.items()}
 
 
 def run_analysis(
@@ -77,56 +119,319 @@ def run_analysis(
     accept: Callable[[str], None] | None = None,
     warm_start: WarmStart | None = None,
 ) -> Analysis:
-    """Reads the data once and computes its statistics; both are reused if nothing changed.
+    """Computes statistics and reads the data once; both are reused if nothing changed.
+
+    An engine where the rows are counts them before they are read here.
 
     Args:
         context: Context of the run.
         accept: Called with the fingerprint of the rows; raises if they must not replace those that
             a model was trained on.
         warm_start: What the run takes over; its features are then those of the earlier run.
+
+    Raises:
+        DataError: The rows changed after they were counted.
     """
-    loaded, run, progress, times = context.loaded, context.run, context.progress, context.times
-    config = loaded.config
-    with times.stage("check"):
-        source = inspect_named(loaded)
+    return analyze_checked(context, check_data(context, warm_start), accept, warm_start)
+
+
+def analyze_checked(
+    context: RunContext,
+    checked: CheckedData,
+    accept: Callable[[str], None] | None,
+    warm_start: WarmStart | None,
+) -> Analysis:
+    """As `run_analysis`, of data whose head was looked at."""
+    rows = RowsOnDemand(context, checked, accept)
+    if accept is not None:
+        # It refuses them before anything is replaced.
+        rows.read()
+    measured = measure_columns(context, checked, rows, warm_start)
+    ingested = rows.read()
+    rows.require_counted(measured.statistics)
+    return Analysis(ingested, measured.features, measured.left_out, measured.statistics, warm_start)
+
+
+def run_statistics(context: RunContext, *, warm_start: WarmStart | None = None) -> Statistics:
+    """As `run_analysis`, without reading rows that an engine counts where they are.
+
+    Raises:
+        DataError: The rows changed while they were counted.
+    """
+    checked = check_data(context, warm_start)
+    rows = RowsOnDemand(context, checked)
+    measured = measure_columns(context, checked, rows, warm_start)
+    rows.require_unchanged()
+    return measured.statistics
+
+
+def check_data(
+    context: RunContext, warm_start: WarmStart | None, source: Source | None = None
+) -> CheckedData:
+    """Looks at the head of the data and decides which columns are read.
+
+    Args:
+        context: Context of the run.
+        warm_start: What the run takes over from an earlier one.
+        source: The files, inspected; None: they are inspected here.
+
+    Raises:
+        ConfigError: With every column that does not exist or whose chains do not fit.
+        DataError: The data cannot be read.
+        StatisticsError: The engine of the statistics cannot be used.
+    """
+    loaded = context.loaded
+    with context.times.stage("check"):
+        source = source or inspect_named(loaded)
         columns = choose_columns_of(loaded, source)
-        for warning in columns.warnings if warm_start is None else ():
-            progress.log(warning)
+        for warning in (*source.notes, *columns.warnings) if warm_start is None else source.notes:
+            context.progress.log(warning)
         frozen = None
         if warm_start is not None:
             columns, known, left_out = freeze_features(loaded, columns, warm_start)
             frozen = known, left_out
-    with times.stage("ingest"):
-        ingested = ingest(
+    return CheckedData(source, columns, frozen)
+
+
+class RowsOnDemand:
+    """The rows of a run, which are read when they are first asked for.
+
+    Args:
+        context: Context of the run.
+        checked: Where they are, and how they are read.
+        accept: As for `run_analysis`.
+        ingest_apart: Has workers read and divide them; None: this process does.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        checked: CheckedData,
+        accept: Callable[[str], None] | None = None,
+        ingest_apart: Callable[[RowsToRead], IngestedRows] | None = None,
+    ) -> None:
+        self._context = context
+        self._source = checked.source
+        self._columns = checked.columns
+        self._accept = accept
+        self._ingest = ingest_apart or self._ingest_here
+        self._ingested: IngestedRows | None = None
+        self._counted = self._rows()
+        self.origin = self._counted.origin
+
+    def read(self) -> IngestedRows:
+        """All rows.
+
+        Raises:
+            DataError: As `ingest`.
+        """
+        if self._ingested is None:
+            with self._context.times.stage("ingest"):
+                self._ingested = self._ingest(self._rows())
+            if self._accept is not None:
+                self._accept(self._ingested.fingerprint)
+            _log_times(self._ingested, self._context.progress)
+        return self._ingested
+
+    def counts_in(self, engine: Callable[[], Engine]) -> SplitCountsOf:
+        """Returns the values of a column of a split: of rows that are read, else by an engine."""
+        known = self._ingested or load_ingested(self._context.run.ingested)
+        data = self._context.config.data
+        if known is None or known.origin != self.origin:
+            return lambda column, split: engine().counts_of(column, split)
+        splits = known.splits
+        return lambda column, split: counts_in_parts(
+            splits[split].files, column, data.label, data.weight
+        )
+
+    def require_unchanged(self) -> None:
+        """Raises DataError if the rows changed while they were counted."""
+        self._counted.versions.require_same(self._source, "while its rows were counted")
+
+    def require_counted(self, statistics: Statistics) -> None:
+        """Raises DataError if other rows were read than were counted."""
+        self._counted.versions.require_same(self._source, "after its rows were counted")
+        train = self.read().splits["train"]
+        num_clicks = round(statistics.label_rate * statistics.num_rows)
+        if (statistics.num_rows, num_clicks) != (train.num_rows, train.num_positive):
+            raise DataError(
+                f"{statistics.num_rows} training rows with {num_clicks} clicks were counted there, "
+                f"but {train.num_rows} with {train.num_positive} were read",
+                place=str(self._source.files["train"][0]),
+                remedy="Set analysis.engine to duckdb, which counts the rows that are read",
+            )
+
+    def _ingest_here(self, rows: RowsToRead) -> IngestedRows:
+        context = self._context
+        return ingest(
+            rows,
+            context.run.ingested,
+            threads=num_threads(context.config.runtime),
+            progress=context.progress,
+        )
+
+    def _rows(self) -> RowsToRead:
+        """The rows in the versions that they have now."""
+        config, columns = self._context.config, self._columns
+        return RowsToRead(
             config.data,
-            source,
+            self._source,
             columns.types,
-            run.ingested,
-            seed=config.train.seed,
-            threads=num_threads(config.runtime),
+            config.train.seed,
             sensitive=columns.sensitive,
             lists=columns.lists,
             extra_columns=config.evaluation.columns,
-            progress=progress,
         )
-    if accept is not None:
-        accept(ingested.fingerprint)
-    _log_times(ingested, progress)
-    with times.stage("statistics"):
-        features, left_out = frozen or _decide(
-            loaded, run, columns, source, ingested, progress=progress
+
+
+def measure_columns(
+    context: RunContext, checked: CheckedData, rows: RowsOnDemand, warm_start: WarmStart | None
+) -> MeasuredColumns:
+    """Computes statistics and decides features; both are written into the run folder.
+
+    Args:
+        context: Context of the run.
+        checked: The head of the data.
+        rows: The rows, which are read here if the engine counts them on this machine.
+        warm_start: What the run takes over.
+
+    Raises:
+        ConfigError: A column has no value, a vocabulary would have none, or no text is a time.
+        DataError: The rows cannot be read or used.
+        StatisticsError: The engine refuses or fails.
+    """
+    loaded, run, progress = context.loaded, context.run, context.progress
+    source, columns, config = checked.source, checked.columns, context.config
+    prepared = prepare_counting(
+        loaded, source, columns, origin=rows.origin, read=rows.read, progress=progress
+    )
+    fingerprint, others = prepared.fingerprint, prepared.others
+    with (
+        context.times.stage("statistics"),
+        _OpenedOnce(
+            prepared, run.path, lambda found: accept_labels(config.data, source, found)
+        ) as engine,
+    ):
+
+        def collect(
+            specs: Sequence[FeatureSpec], folder: Path, *, compare: bool = False
+        ) -> Statistics:
+            plan = plan_statistics(specs, config.data.label, weight=config.data.weight)
+            found = collect_statistics_with(
+                lambda _: nullcontext(engine()),
+                plan,
+                folder,
+                data_fingerprint=fingerprint,
+                progress=progress,
+                memory_limit_gb=config.runtime.memory_limit_gb,
+                compared=others if compare else (),
+            )
+            return add_text_numbers(found, plan, counts_of_train, folder, config.runtime)
+
+        counts_of = rows.counts_in(engine)
+
+        def counts_of_train(column: str) -> Iterable[ColumnCounts]:
+            return counts_of(column, "train")
+
+        features, left_out = checked.frozen or _decide(
+            loaded, columns, source.head, lambda specs: collect(specs, run.profile), progress
         )
-        features = with_newest_times(features, ingested.splits["train"].files)
-        statistics = _collect(
-            loaded, run.path, features, source, ingested, progress=progress, compare=True
-        )
-        statistics = _compare_times(run, features, ingested, statistics)
+        features = with_newest_times(features, counts_of_train)
+        statistics = collect(features, run.path, compare=True)
+        found = with_time_drift(statistics, times_read(features), counts_of)
+        if found.drift != statistics.drift:
+            save_statistics(run.path / STATISTICS_FILE, found)
         if warm_start is None:
-            _refuse_empty_columns(loaded, columns, statistics)
-            _refuse_empty_vocabularies(loaded, columns, statistics)
-        statistics = _count_unreadable(loaded, features, ingested, statistics, progress)
+            _refuse_empty_columns(loaded, columns, found)
+            _refuse_empty_vocabularies(loaded, columns, found)
+        found = _count_unreadable(loaded, features, counts_of_train, found, progress)
     save_features(run.features, features)
-    return Analysis(source, columns, ingested, features, left_out, statistics, warm_start)
+    return MeasuredColumns(features, left_out, found)
+
+
+def prepare_counting(
+    loaded: LoadedConfig,
+    source: Source,
+    columns: FeatureColumns,
+    *,
+    origin: str,
+    read: Callable[[], IngestedRows],
+    progress: Progress,
+) -> PreparedRows:
+    """Prepares what computes the statistics; the arguments are those of `RowsToCount`."""
+    lists = {*columns.lists, *sequences_in(loaded, source.head, columns.automatic)}
+    types = {name: kind for name, kind in columns.types.items() if name != loaded.config.data.label}
+    wanted = RowsToCount(loaded.config, source, types, sorted(lists), origin, read, progress)
+    return prepare_engine(wanted)
+
+
+def accept_labels(data: DataConfig, source: Source, found: Mapping[str, LabelCounts]) -> None:
+    """Refuses rows that were counted and not read as `ingest` would.
+
+    Raises:
+        DataError: A row is bad and none may be skipped, too many are, or a split has no rows or
+            only one class.
+    """
+    num_rows = sum(one.num_rows for one in found.values())
+    num_bad = sum(one.num_wrong for one in found.values())
+    most = data.max_bad_fraction * num_rows if data.bad_rows == "skip" else 0
+    if num_bad > most:
+        allowed = "" if data.bad_rows == "fail" else ", or raise data.max_bad_fraction"
+        raise DataError(
+            f"{num_bad} of {num_rows} rows are bad: a label is not 0 or 1, a weight is no number "
+            "from 0 on, or a number or the number of fields is wrong",
+            place=str(source.files["train"][0]),
+            remedy="'ctrpipe analyze' with --set analysis.engine=duckdb names the first one; fix "
+            f"it, or set data.bad_rows: skip{allowed}"
+            + (
+                "; fields in quotes that hold line ends need Parquet ('ctrpipe convert')"
+                if source.is_delimited
+                else ""
+            ),
+        )
+    for split, labels in found.items():
+        if labels.num_clicks in {0, labels.num_good}:
+            raise lacks_class(split, labels.num_good, labels.num_clicks, num_rows - num_bad)
+
+
+class _OpenedOnce:
+    """An engine that starts when it is first asked for.
+
+    Args:
+        prepared: Starts it.
+        folder: Intermediate results go into a folder in it.
+        accept: As for `PreparedRows.open`.
+    """
+
+    def __init__(self, prepared: PreparedRows, folder: Path, accept: AcceptLabels) -> None:
+        self._prepared = prepared
+        self._folder = folder
+        self._accept = accept
+        self._stack = ExitStack()
+        self._engine: Engine | None = None
+
+    def __call__(self) -> Engine:
+        if self._engine is None:
+            spill = self._folder / _SPILL_FOLDER
+            with os_errors_explained(spill):
+                # A run that was killed may have left it.
+                shutil.rmtree(spill, ignore_errors=True)
+                spill.mkdir(parents=True)
+            self._stack.callback(shutil.rmtree, spill, ignore_errors=True)
+            opened = self._prepared.open(spill, self._accept)
+            self._engine = self._stack.enter_context(opened)
+        return self._engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
 
 def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
@@ -154,18 +459,16 @@ def choose_columns_of(loaded: LoadedConfig, source: Source) -> FeatureColumns:
 
 
 def with_newest_times(
-    features: Sequence[FeatureSpec], files: Sequence[Path]
+    features: Sequence[FeatureSpec], counts_of: CountsOf
 ) -> tuple[FeatureSpec, ...]:
     """Completes ages that name no point in time: they count to the newest of the training rows.
 
     Args:
         features: All features.
-        files: Parts of the training rows.
+        counts_of: Gives the values of a column of the training rows.
     """
     newest = {
-        (column, format): newest_time(
-            (batch.column(0) for batch in read_batches(files, [column])), format
-        )
+        (column, format): newest_time(counts_of(column), format)
         for column, format in open_ages(features)
     }
     return close_ages(features, newest)
@@ -174,7 +477,7 @@ def with_newest_times(
 def add_text_numbers(
     statistics: Statistics,
     plan: StatisticsPlan,
-    files: Sequence[Path],
+    counts_of: CountsOf,
     folder: Path,
     runtime: RuntimeConfig,
 ) -> Statistics:
@@ -183,7 +486,7 @@ def add_text_numbers(
     Args:
         statistics: All others; returned unchanged if they hold those of ages already.
         plan: The statistics that the features need.
-        files: Parts of the training rows.
+        counts_of: Gives the values of a column of the training rows.
         folder: Folder of `statistics.json`, which is rewritten.
         runtime: Gives the memory limit.
     """
@@ -198,7 +501,7 @@ def add_text_numbers(
     with tempfile.TemporaryDirectory(prefix=".ages-", dir=folder) as name:
         found = collect_text_numbers(
             plan,
-            files,
+            counts_of,
             ages_of,
             spill_folder=Path(name),
             memory_limit_gb=runtime.memory_limit_gb,
@@ -224,29 +527,11 @@ def _log_times(ingested: IngestedRows, progress: Progress) -> None:
         progress.log(f"Split by time: {', '.join(ranges)}")
 
 
-def _compare_times(
-    run: RunFolder,
-    features: tuple[FeatureSpec, ...],
-    ingested: IngestedRows,
-    statistics: Statistics,
-) -> Statistics:
-    """Adds the drift of points in time, as features read them, also to `statistics.json`."""
-    others = {name: split.files for name, split in ingested.splits.items() if name != "train"}
-    found = with_time_drift(
-        statistics, times_read(features), ingested.splits["train"].files, others
-    )
-    if found.drift != statistics.drift:
-        save_statistics(run.path / STATISTICS_FILE, found)
-    return found
-
-
 def _decide(
     loaded: LoadedConfig,
-    run: RunFolder,
     columns: FeatureColumns,
-    source: Source,
-    ingested: IngestedRows,
-    *,
+    head: pa.Table,
+    profile_of: Callable[[Sequence[FeatureSpec]], Statistics],
     progress: Progress,
 ) -> tuple[tuple[FeatureSpec, ...], tuple[ColumnDecision, ...]]:
     profile = None
@@ -255,8 +540,8 @@ def _decide(
         plain = tuple(
             FeatureSpec(column=name, column_type=columns.types[name]) for name in columns.automatic
         )
-        profile = _collect(loaded, run.profile, plain, source, ingested, progress=progress)
-    features, left_out = complete_features(loaded, columns, source.head, profile)
+        profile = profile_of(plain)
+    features, left_out = complete_features(loaded, columns, head, profile)
     if not features:
         raise ConfigError([loaded.problem_at("features", no_feature(left_out))])
     decided = [feature for feature in features if feature.column in columns.automatic]
@@ -308,7 +593,7 @@ def _refuse_empty_vocabularies(
 def _count_unreadable(
     loaded: LoadedConfig,
     features: tuple[FeatureSpec, ...],
-    ingested: IngestedRows,
+    counts_of: CountsOf,
     statistics: Statistics,
     progress: Progress,
 ) -> Statistics:
@@ -320,10 +605,7 @@ def _count_unreadable(
     formats = datetime_formats_of(features)
     problems, notes = [], []
     for column, format in formats:
-        num_unreadable = count_without_time(
-            (batch.column(0) for batch in read_batches(ingested.splits["train"].files, [column])),
-            format,
-        )
+        num_unreadable = count_without_time(counts_of(column), format)
         known = statistics.column(column)
         num_present = known.count - known.num_missing
         if num_unreadable == num_present > 0:
@@ -342,36 +624,3 @@ def _count_unreadable(
     for note in notes:
         progress.log(note)
     return statistics.model_copy(update={"notes": (*statistics.notes, *notes)})
-
-
-def _collect(
-    loaded: LoadedConfig,
-    folder: Path,
-    features: tuple[FeatureSpec, ...],
-    source: Source,
-    ingested: IngestedRows,
-    *,
-    progress: Progress,
-    compare: bool = False,
-) -> Statistics:
-    """Computes the statistics of the training rows, and the drift of other splits to `compare`."""
-    config, train = loaded.config, ingested.splits["train"].files
-    plan = plan_statistics(features, config.data.label, weight=config.data.weight)
-    found = compute_statistics(
-        StatisticsRequest(plan, config, source, ingested, folder, compare, progress)
-    )
-    found = _with_weighted_rate(found, ingested, folder)
-    return add_text_numbers(found, plan, train, folder, config.runtime)
-
-
-def _with_weighted_rate(statistics: Statistics, ingested: IngestedRows, folder: Path) -> Statistics:
-    """Adds the weighted click rate, also to `statistics.json`.
-
-    Ingest has summed the weights, so no engine has to.
-    """
-    train = ingested.splits["train"]
-    if train.weights is None or statistics.weighted_label_rate is not None:
-        return statistics
-    weighted = statistics.model_copy(update={"weighted_label_rate": train.label_rate})
-    save_statistics(folder / STATISTICS_FILE, weighted)
-    return weighted

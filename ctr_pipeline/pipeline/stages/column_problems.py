@@ -1,8 +1,8 @@
 """Checks what a config says about columns and their embeddings, each with the place of its key."""
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 
+from ctr_pipeline.config.explanations import lacks_column, nearest
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
@@ -84,9 +84,9 @@ def sharing_problems(
         automatic: Columns whose chains the data decides.
     """
 
-    def problem_of(feature: str, message: str, near: Sequence[str] = ()) -> ConfigProblem:
+    def problem_of(feature: str, message: str, near: str | None = None) -> ConfigProblem:
         key = f"{entries[feature].key_of('embedding')}.share"
-        return loaded.problem_at(key, message, near[0] if near else None)
+        return loaded.problem_at(key, message, near)
 
     specs = {name: spec for name, spec in explicit.items() if spec.id is not None}
     problems = [
@@ -96,11 +96,11 @@ def sharing_problems(
     ]
     undecided = [name for name in automatic if name not in specs]
     for found in share_problems(tuple(explicit.values()), undecided):
-        near: list[str] = []
+        near = None
         if found.is_unknown:
             table = explicit[found.feature].table or ""
             known = {*features_by_table(tuple(specs.values()))} - {table, found.feature}
-            near = difflib.get_close_matches(table, sorted(known), n=1)
+            near = nearest(table, sorted(known))
         problems.append(problem_of(found.feature, found.message, near))
     return problems
 
@@ -167,12 +167,8 @@ def require_columns(
     """
     for column in columns:
         if column not in names:
-            near = difflib.get_close_matches(column, names, n=1)
-            problems.append(
-                loaded.problem_at(
-                    key, f"the data has no column '{column}'", near[0] if near else None
-                )
-            )
+            message = lacks_column("the data has", column)
+            problems.append(loaded.problem_at(key, message, nearest(column, names)))
 
 
 def _shares_table(entry: FeatureEntry) -> bool:

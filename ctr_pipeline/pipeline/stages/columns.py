@@ -74,7 +74,7 @@ class FeatureColumns:
     def warnings(self) -> tuple[str, ...]:
         """Warnings about columns, a sentence each."""
         return tuple(
-            near.tell(name, is_sensitive=name in self.sensitive)
+            near.describe(name, is_sensitive=name in self.sensitive)
             for name, near in self.near_numbers.items()
         )
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,23 +25,31 @@ from ctr_pipeline.dataset.encoded import (
 from ctr_pipeline.dataset.ingested import IngestedRows, SplitRows
 from ctr_pipeline.dataset.parts import read_batches
 from ctr_pipeline.dataset.sampling import NegativeSampling, sampling_of
-from ctr_pipeline.distributed.coordination.preparation import Unit, UnitLease, plan_units
+from ctr_pipeline.distributed.coordination.preparation import (
+    Phase,
+    PreparationBoard,
+    Unit,
+    UnitLease,
+    plan_units,
+)
 from ctr_pipeline.embeddings.counts import IdCounts
-from ctr_pipeline.errors import ConfigError, DataError
+from ctr_pipeline.errors import ConfigError, CtrPipelineError, DataError
+from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.ordered_map import map_in_order
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import Analysis
+from ctr_pipeline.pipeline.stages.sharing import AttemptReport, ShareUnits
 from ctr_pipeline.pipeline.stages.vocabulary_extension import grow_plan, num_new_values
+from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 from ctr_pipeline.preprocessing.encode import ColumnEncoder, EncodedBatch
 from ctr_pipeline.preprocessing.fit import plan_preprocessing
 from ctr_pipeline.preprocessing.out_of_fold import OutOfFold, RowNumbers
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.statistics import Statistics
 
 RowEncoder = Callable[[pa.RecordBatch], RowNumbers]
-ShareUnits = Callable[["SplitEncoder", Sequence[Unit]], Mapping[str, Sequence[str]]]
-"""Has units encoded; gives the names of the parts of each split, in the order of their rows."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ def _targets(config: Config, training_rows: SplitRows) -> Targets:
 
 @dataclass(frozen=True)
 class SplitEncoder:
-    """Encodes rows of splits, in this process or in a worker.
+    """Encodes rows of splits, in this process or, as `SharedWork`, in a worker.
 
     Attributes:
         config: The config.
@@ -107,6 +115,12 @@ class SplitEncoder:
     plan: PreprocessingPlan
     ingested: IngestedRows
     threads: int
+    phase: Phase = "encode"
+
+    @property
+    def folder(self) -> Path:
+        """As of `SharedWork`."""
+        return self.run.encoding
 
     @cached_property
     def fingerprint(self) -> str:
@@ -117,9 +131,25 @@ class SplitEncoder:
     def _column_encoder(self) -> ColumnEncoder:
         return ColumnEncoder(self.plan, self.run.path, threads=self.threads)
 
+    @cached_property
+    def _out_of_fold(self) -> OutOfFold | None:
+        """What encodes training rows from others; None if no feature wants it."""
+        # The counts of an earlier run do not include the labels of these rows.
+        if self.config.train.earlier_run is not None:
+            return None
+        found = OutOfFold(self.plan, self.run.path)
+        return found if found.columns else None
+
+    def units_of(self, split: str) -> list[Unit]:
+        """The units of a split; one where each of its rows is encoded from others."""
+        rows = self.ingested.splits[split]
+        needs_all = split == "train" and self._out_of_fold is not None
+        least = rows.num_rows if needs_all else self.config.runtime.rows_per_encoding_task
+        return plan_units(split, rows.part_rows, least)
+
     def new_counts(self) -> IdCounts:
         """Counts of no row."""
-        return IdCounts([table.num_ids for table in self.plan.tables], self.plan.slot_tables)
+        return IdCounts([table.num_ids for table in self.plan.tables], self.plan.position_tables)
 
     def encode(
         self,
@@ -128,7 +158,6 @@ class SplitEncoder:
         *,
         on_rows: Callable[[int], None],
         unit: Unit | None = None,
-        out_of_fold: RowEncoder | None = None,
     ) -> IdCounts | None:
         """Encodes a split, or a unit of it.
 
@@ -136,8 +165,7 @@ class SplitEncoder:
             split: Its name.
             folder: Where the records go.
             on_rows: Told of rows that are encoded.
-            unit: The parts to encode; None: all.
-            out_of_fold: As in `encode_in_order`.
+            unit: The parts to encode, one of `units_of`; None: all.
 
         Returns:
             How often each id occurs, of training rows.
@@ -147,10 +175,13 @@ class SplitEncoder:
         if unit is not None:
             files = files[unit.first_part : unit.first_part + unit.num_parts]
         targets = _targets(self.config, self.ingested.splits["train"])
-        counts = self.new_counts() if split == "train" else None
+        counts = out_of_fold = None
+        if split == "train":
+            counts = self.new_counts()
+            out_of_fold = _count_out_of_fold(self._out_of_fold, files, self.config)
         with EncodedWriter(
             folder,
-            num_fields=self.plan.num_slots,
+            num_fields=self.plan.num_positions,
             num_numbers=self.plan.num_floats,
             fingerprint=self.fingerprint,
             has_weights=targets.weight is not None,
@@ -163,7 +194,7 @@ class SplitEncoder:
                 threads=self.threads,
                 out_of_fold=out_of_fold,
                 sampling=sampling_of(self.config) if split == "train" else None,
-                first_row=0 if unit is None else unit.first_row,
+                first_row=0 if unit is None else unit.start,
             ):
                 writer.write_records(records)
                 if counts is not None:
@@ -171,20 +202,67 @@ class SplitEncoder:
                 on_rows(len(records.labels_B))
         return counts
 
+    def work_on(self, lease: UnitLease, report: AttemptReport) -> None:
+        """Encodes a unit into the part of its attempt, with the counts of its ids.
 
-def encode_unit(encoder: SplitEncoder, lease: UnitLease, on_rows: Callable[[int], None]) -> None:
-    """Encodes a unit into the part of its attempt, which holds the counts of its ids, too."""
-    unit = lease.unit
-    folder = part_folder(encoder.run.encoded / unit.split, lease.part)
-    counts = encoder.encode(unit.split, folder, on_rows=on_rows, unit=unit)
-    if counts is not None:
-        ids = np.flatnonzero(counts.flat)
-        with durable.durable_write(folder / _COUNTS) as file:
-            np.savez(file, ids=ids, counts=counts.flat[ids])
+        As of `SharedWork`.
+        """
+        unit = lease.unit
+        folder = part_folder(self.run.encoded / unit.split, lease.part)
+        counts = self.encode(unit.split, folder, on_rows=report.add, unit=unit)
+        if counts is not None:
+            ids = np.flatnonzero(counts.flat)
+            with durable.durable_write(folder / _COUNTS) as file:
+                np.savez(file, ids=ids, counts=counts.flat[ids])
+
+    def is_whole(self, lease: UnitLease) -> bool:
+        """As of `SharedWork`."""
+        meta = load_meta(part_folder(self.run.encoded / lease.unit.split, lease.part))
+        return meta is not None and meta.fingerprint == self.fingerprint
+
+    def is_final(self, error: CtrPipelineError) -> bool:
+        """As of `SharedWork`: another host may read what this one cannot."""
+        del error
+        return False
+
+    def look(self, board: PreparationBoard) -> None:
+        """As of `SharedWork`: nothing is done before all units are."""
+
+
+def plan_transforms(
+    context: RunContext,
+    features: Sequence[FeatureSpec],
+    statistics: Statistics,
+    warm_start: WarmStart | None,
+) -> PreprocessingPlan:
+    """Fits the transforms of all features, or extends those of an earlier run, and keeps them.
+
+    Args:
+        context: Context of the run.
+        features: What becomes of each column.
+        statistics: Statistics of the training rows.
+        warm_start: What the run takes over from an earlier one; None if nothing.
+
+    Raises:
+        PreprocessingError: A chain asks for more than ids or numbers hold.
+    """
+    run = context.run
+    with context.times.stage("transforms"):
+        if warm_start is None:
+            plan = plan_preprocessing(features, statistics, run.path)
+        else:
+            plan = grow_plan(warm_start, statistics, run)
+            context.progress.log(_describe_growth(warm_start.plan, plan))
+        plan.save(run.preprocessing)
+    return plan
 
 
 def run_encoding(
-    context: RunContext, analysis: Analysis, share_units: ShareUnits | None = None
+    context: RunContext,
+    analysis: Analysis,
+    share_units: ShareUnits | None = None,
+    *,
+    plan: PreprocessingPlan | None = None,
 ) -> Encoding:
     """Encodes all splits; splits that are encoded already are kept.
 
@@ -195,20 +273,16 @@ def run_encoding(
         context: Context of the run.
         analysis: The rows and what is known of them.
         share_units: Has units encoded by workers; None: this process encodes all rows.
+        plan: Fitted transforms; None: they are fitted here.
 
     Raises:
         ConfigError: No row of label 0 is drawn.
     """
     loaded, run = context.loaded, context.run
     progress, times = context.progress, context.times
+    if plan is None:
+        plan = plan_transforms(context, analysis.features, analysis.statistics, analysis.warm_start)
     with times.stage("transforms"):
-        warm_start = analysis.warm_start
-        if warm_start is None:
-            plan = plan_preprocessing(analysis.features, analysis.statistics, run.path)
-        else:
-            plan = grow_plan(warm_start, analysis.statistics, run)
-            progress.log(_describe_growth(warm_start.plan, plan))
-        plan.save(run.preprocessing)
         ingested = analysis.ingested
         encoder = SplitEncoder(
             loaded.config, run, plan, ingested, num_threads(loaded.config.runtime)
@@ -220,13 +294,8 @@ def run_encoding(
             for split, folder in folders.items()
             if not _is_encoded(folder, encoder.fingerprint) or (split == "train" and counts is None)
         ]
-        # The counts of an earlier run do not include the labels of these rows.
-        out_of_fold = OutOfFold(plan, run.path) if warm_start is None else None
-        needs_all_rows = out_of_fold is not None and bool(out_of_fold.columns)
-        units = [] if share_units is None else _units_of(encoder, missing, needs_all_rows)
+        units = [] if share_units is None else _units_of(encoder, missing)
         if share_units is not None and units:
-            if needs_all_rows and "train" in missing:
-                progress.log("This process encodes the training rows: target_encode needs all")
             parts = share_units(encoder, units)
             if "train" in parts:
                 counts = _join_counts(encoder, parts["train"])
@@ -242,12 +311,7 @@ def run_encoding(
             if sampling is not None:
                 total = sampling.expected_rows(rows.num_rows, rows.num_positive)
             with progress.task(f"Encoding {split}", total=total) as task:
-                row_encoder = None
-                if split == "train" and out_of_fold is not None:
-                    row_encoder = _count_out_of_fold(out_of_fold, rows.files, loaded.config)
-                counted = encoder.encode(
-                    split, folders[split], on_rows=task.advance, out_of_fold=row_encoder
-                )
+                counted = encoder.encode(split, folders[split], on_rows=task.advance)
             if counted is not None:
                 _save_counts(encoder, counted)
                 counts = counted
@@ -263,22 +327,14 @@ def _is_encoded(folder: Path, fingerprint: str) -> bool:
     return meta is not None and meta.fingerprint == fingerprint
 
 
-def _units_of(encoder: SplitEncoder, splits: Sequence[str], needs_all_rows: bool) -> list[Unit]:
+def _units_of(encoder: SplitEncoder, splits: Sequence[str]) -> list[Unit]:
     """The units of some splits; none where fewer rows are left than one unit holds.
 
     This process encodes those sooner than workers would start.
-
-    Args:
-        needs_all_rows: A training row is encoded from others, so that its split cannot be divided.
     """
-    rows_per_unit = encoder.config.runtime.rows_per_encoding_task
-    units = [
-        unit
-        for split in splits
-        if split != "train" or not needs_all_rows
-        for unit in plan_units(split, encoder.ingested.splits[split].part_rows, rows_per_unit)
-    ]
-    return units if sum(unit.num_rows for unit in units) > rows_per_unit else []
+    units = [unit for split in splits for unit in encoder.units_of(split)]
+    num_rows = sum(unit.size for unit in units)
+    return units if num_rows > encoder.config.runtime.rows_per_encoding_task else []
 
 
 def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> str:
@@ -292,11 +348,11 @@ def _describe_growth(earlier: PreprocessingPlan, grown: PreprocessingPlan) -> st
 
 
 def _count_out_of_fold(
-    out_of_fold: OutOfFold, files: Sequence[Path], config: Config
+    out_of_fold: OutOfFold | None, files: Sequence[Path], config: Config
 ) -> RowEncoder | None:
     """The out-of-fold encodings of the training rows; None if the plan has none."""
     label = config.data.label
-    if not out_of_fold.columns:
+    if out_of_fold is None:
         return None
     if out_of_fold.needs_counting:
         out_of_fold.count(read_batches(files, [label, *out_of_fold.columns]), label)
@@ -426,7 +482,7 @@ def load_counts(run: RunFolder, plan: PreprocessingPlan, fingerprint: str) -> Id
         with np.load(run.encoded / "train" / _COUNTS, allow_pickle=False) as file:
             if str(file["fingerprint"]) != fingerprint:
                 return None
-            counts = IdCounts([table.num_ids for table in plan.tables], plan.slot_tables)
+            counts = IdCounts([table.num_ids for table in plan.tables], plan.position_tables)
             counts.flat[:] = file["counts"]
             return counts
     except (OSError, ValueError, KeyError):

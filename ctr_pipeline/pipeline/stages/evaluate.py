@@ -21,7 +21,6 @@ from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shu
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting.findings import on_result
 from ctr_pipeline.reporting.formats import SPLIT_TITLES
@@ -37,6 +36,16 @@ _AUTO_SHARE_OF_TRAINING = 0.1
 
 SplitScorer = Callable[[str, Path], ScoredRows]
 """Logits and labels of a split: its name, and the folder of its encoded rows."""
+
+
+def held_out(folders: Mapping[str, Path]) -> dict[str, Path]:
+    """Splits that no training step reads, of those that are encoded."""
+    return {name: folders[name] for name in ("valid", "test") if name in folders}
+
+
+def not_trained_on(config: Config, folders: Mapping[str, Path]) -> dict[str, Path]:
+    """Splits that the model is evaluated on, of those that are encoded."""
+    return {"test": folders["test"]} if config.train.refit else held_out(folders)
 
 
 def run_evaluation(
@@ -123,18 +132,19 @@ def decide_importance(report: ReportConfig, *, seconds: float, training_seconds:
 
 
 def run_importance(
-    context: RunContext, encoding: Encoding, model: "TrainedModel", *, split: str
+    context: RunContext, encoded: Path, model: "TrainedModel", *, split: str
 ) -> tuple[ImportanceRow, ...]:
     """How much worse logloss gets when a feature is shuffled, the most important feature first.
 
-    It is measured on the first rows of a split. Empty where the config turns it off; also, with a
-    line in the log, where it would take long or all rows are of one class.
+    It is measured on the first rows of a split, whose encoded rows lie in the folder `encoded`.
+    Empty where the config turns it off; also, with a line in the log, where it would take long or
+    all rows are of one class.
     """
     plan, config, progress = model.plan, context.config, context.progress
     columns, repeats = plan.features, config.report.importance_repeats
     if config.report.importance is False:
         return ()
-    with EncodedReader(encoding.folders[split]) as reader:
+    with EncodedReader(encoded) as reader:
         rows = reader.read_range(0, min(config.report.importance_rows, reader.meta.num_rows))
     counted = rows.labels_B if rows.weights_B is None else rows.labels_B[rows.weights_B > 0]
     if len(np.unique(counted)) < 2:
@@ -161,11 +171,11 @@ def run_importance(
         found = []
         with progress.task("Importance", total=len(columns), unit="features") as task:
             for column in columns:
-                slots, floats = plan.places_of(column)
+                positions, floats = plan.places_of(column)
                 after = []
                 for order in islice(orders, repeats):
                     ids, numbers = rows.ids_BF.copy(), rows.numbers_BN.copy()
-                    ids[:, slots] = ids[:, slots][order]
+                    ids[:, positions] = ids[:, positions][order]
                     numbers[:, floats] = numbers[:, floats][order]
                     after.append(model.scorer.score(ids, numbers))
                 found.append(importance_of(column, rows.labels_B, before, after, rows.weights_B))

@@ -16,7 +16,8 @@ from ctr_pipeline.dataset.ingested import joint_label_rate
 from ctr_pipeline.dataset.parts import plain_batch, read_batches
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
-from ctr_pipeline.export.parity import ProvingProcess, prove_parity
+from ctr_pipeline.export.parity import prove_parity
+from ctr_pipeline.export.proving_process import ProvingProcess
 from ctr_pipeline.export.servable import (
     ExportedModel,
     discard_export,
@@ -88,8 +89,8 @@ def written_export(
                 missing_values=config.data.missing_values,
                 extra=_describe_members(model, config.model.embedding_dim),
             ),
-            slot_tables=None if model.plan.has_table_a_slot else model.plan.slot_tables,
-            slots=model.compiled.slots,
+            position_tables=None if model.plan.has_table_a_position else model.plan.position_tables,
+            sequence_pooling=model.compiled.sequence_pooling,
         )
     try:
         with context.times.stage("parity"):

@@ -13,7 +13,18 @@ from ctr_pipeline.dataset.paths import paths_of
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import ConfigError, CtrPipelineError, DataError
 
-_READING = ("train", "query", "attach", "format", "record", "columns", "delimiter", "quote")
+_READING = (
+    "train",
+    "query",
+    "attach",
+    "connection",
+    "format",
+    "record",
+    "columns",
+    "key_value",
+    "delimiter",
+    "quote",
+)
 """Keys of `data` that a header depends on."""
 
 
@@ -30,7 +41,7 @@ def find_header(section: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         data = DataConfig.model_validate(given)
         rows = data.training_rows
-        if asks_elsewhere(rows):
+        if data.connection is not None or asks_elsewhere(rows):
             return ()
         return inspect_paths(data, {"train": rows}, {"train": data.training_key}).column_names
     except (ValidationError, CtrPipelineError):

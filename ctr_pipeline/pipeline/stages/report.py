@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
@@ -88,7 +87,8 @@ def run_report(
             embedding_bytes=row_counts.num_bytes,
             spilled_bytes=row_counts.num_spilled_bytes,
             export_path=str(export_folder),
-            job=None if model.runtime is None else _job(model.runtime),
+            job=model.job,
+            worlds=tuple(model.state.worlds),
             ensemble=tuple(_ensemble_member(member) for member in model.members),
             num_refit_rows=None if model.state.refit is None else model.state.refit.num_rows,
             notes=(*_notes(loaded, run, analysis, model), *session_notes(sessions)),
@@ -138,32 +138,6 @@ def _notes(
         "that; the training logloss is of these rows, so it is not comparable with validation."
     )
     return tuple(notes)
-
-
-def _job(runtime: Mapping[str, Any]) -> page.JobSummary:
-    """The job, from its entry in `metrics.json`."""
-    records = runtime["records"]
-    return page.JobSummary(
-        num_total=records["total"],
-        num_trained=records["trained"],
-        num_repeated=records["repeated"],
-        num_dropped=records["dropped"],
-        members=tuple(
-            page.MemberUse(
-                name=f"{one['role']}-{one['index']}",
-                restarts=one["restarts"],
-                cpu_seconds=one["cpu_seconds"],
-                rss_bytes=one["rss_bytes"],
-                rows_held=one["rows_held"],
-                bytes_moved=one["bytes_received"] + one["bytes_sent"],
-            )
-            for one in sorted(runtime["members"], key=lambda one: (one["role"], one["index"]))
-        ),
-        recoveries=tuple(
-            page.Recovery(what=one["what"], done=one["done"], seconds=one["recovery_seconds"])
-            for one in runtime["recoveries"]
-        ),
-    )
 
 
 def _ensemble_member(member: TrainedMember) -> page.EnsembleMember:

@@ -1,14 +1,13 @@
 """The drift of points in time, by the parts that a model reads, as no moment comes again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.analysis.stability import drift_of_parts
-from ctr_pipeline.dataset.parts import read_batches
+from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.kernels.arrow_values import text_column
 from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
@@ -16,6 +15,9 @@ from ctr_pipeline.kernels.time_parts import part_ids
 from ctr_pipeline.statistics import ColumnDrift, ColumnStatistics, RowsDrift, Statistics
 from ctr_pipeline.transforms.age import Age
 from ctr_pipeline.transforms.datetime import PART_SIZES, Datetime, DatetimePart
+
+SplitCountsOf = Callable[[str, str], Iterable[ColumnCounts]]
+"""From a column and a split to the column's values there, in portions."""
 
 _SECONDS_OF_CYCLES: dict[DatetimePart, int] = {
     "minute": 3_600,
@@ -60,8 +62,7 @@ def times_read(features: Sequence[FeatureSpec]) -> dict[str, TimeRead]:
 def with_time_drift(
     statistics: Statistics,
     times: Mapping[str, TimeRead],
-    files: Sequence[Path],
-    others: Mapping[str, Sequence[Path]],
+    counts_of: SplitCountsOf,
 ) -> Statistics:
     """Replaces the drift of points in time by that of their parts.
 
@@ -71,19 +72,18 @@ def with_time_drift(
     Args:
         statistics: Statistics with the drift of the other rows.
         times: Columns of points in time.
-        files: Parts of the training rows.
-        others: Parts of the other rows, by name.
+        counts_of: Gives the values of a column of a split, of `train` or another.
     """
-    compared = [name for name in others if name in statistics.drift]
+    compared = list(statistics.drift)
     if not times or not compared:
         return statistics
     drift = {name: dict(statistics.drift[name].columns) for name in compared}
     for column, read in times.items():
         if column not in statistics.columns or any(column not in drift[name] for name in compared):
             continue
-        old = _count(files, column, read)
+        old = _count(counts_of(column, "train"), read)
         for name in compared:
-            new = _count(others[name], column, read)
+            new = _count(counts_of(column, name), read)
             drift[name][column] = _drift_of(statistics.columns[column], read, old, new)
     replaced = {
         name: RowsDrift(
@@ -111,17 +111,13 @@ class _TimeCounts:
         return self.last - self.first >= 0.9 * _SECONDS_OF_CYCLES[part]
 
 
-def _count(files: Sequence[Path], column: str, read: TimeRead) -> _TimeCounts:
+def _count(portions: Iterable[ColumnCounts], read: TimeRead) -> _TimeCounts:
     of_parts = {part: np.zeros(PART_SIZES[part] + 1, np.int64) for part in read.parts}
     num_rows = num_missing = 0
     ends: list[int] = []
-    for batch in read_batches(files, [column]):
-        text = text_column(batch.column(0), column=column)
-        seconds = parse_seconds(text.values, read.format)
-        if text.indices is not None:
-            counts = np.bincount(text.indices, minlength=len(seconds))
-        else:
-            counts = np.ones(len(seconds), np.int64)
+    for portion in portions:
+        seconds = parse_seconds(text_column(portion.values, column="values").values, read.format)
+        counts = portion.num_rows
         is_known = (seconds != NO_TIME) & (counts > 0)
         num_rows += int(counts.sum())
         num_missing += int(counts[seconds == NO_TIME].sum())

@@ -298,7 +298,7 @@ def _begin(loaded: LoadedConfig, trainer: Trainer, parameters: Parameters, job: 
 def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
     """Counts each id in training and validation rows together, int64 per table."""
     plan = encoding.plan
-    both = IdCounts([table.num_ids for table in plan.tables], plan.slot_tables)
+    both = IdCounts([table.num_ids for table in plan.tables], plan.position_tables)
     with EncodedReader(encoding.folders["valid"]) as rows:
         for batch in rows.read_in_order(_ROWS_COUNTED):
             both.add(batch.ids_BF)

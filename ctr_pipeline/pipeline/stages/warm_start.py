@@ -27,12 +27,13 @@ from ctr_pipeline.errors import (
     RunFolderError,
 )
 from ctr_pipeline.features import FeatureSpec
-from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 from ctr_pipeline.pipeline.stages.columns import FeatureColumns
 from ctr_pipeline.pipeline.stages.feature_file import load_features, save_features
 from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import PLAN_FILE, PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.storage.opening import address_of
 from ctr_pipeline.storage.protocol import Storage
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.history import load_history
@@ -240,7 +241,8 @@ def _as_old_as(here: Any, there: Any) -> Any:
 def _take_over(
     loaded: LoadedConfig, run: RunFolder, wanted: EarlierRun, progress: Progress
 ) -> WarmStart:
-    earlier = RunFolder(Path(wanted.run))
+    is_stored = address_of(Path(wanted.run)) is not None
+    earlier = find_run(Path(wanted.run)) if is_stored else RunFolder(Path(wanted.run))
     if earlier.path.resolve() == run.path.resolve():
         raise ConfigError(
             [loaded.problem_at(KEY, f"'{wanted.run}' is the 'output' of this run itself")]

@@ -1,6 +1,6 @@
 """All of a plan's layers as one module, the first part of an exported model.
 
-Axes: B rows, F fields, S slots of ids, L slots of one field, D dense inputs, C coefficients.
+Axes: B rows, F fields, S positions of ids, L positions of a field, D dense inputs, C coefficients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from ctr_pipeline.kernels.numbers import NUMBER_LIMIT
 from ctr_pipeline.preprocessing.layers.buckets import IntervalIds
 from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
 from ctr_pipeline.preprocessing.layers.raw_layer import as_number, build_layer, flush_subnormal
-from ctr_pipeline.preprocessing.layers.sequence_slots import SequenceSlots
+from ctr_pipeline.preprocessing.layers.sequence_elements import SequenceElements
 from ctr_pipeline.preprocessing.layers.vector_numbers import VectorNumbers
 from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan, raw_signature
 from ctr_pipeline.transforms import AnyTextStep
@@ -48,7 +48,7 @@ class RawPreprocessing(tf.Module):
         self._layers = _Layers(
             fields=[build_layer(field.step, folder) for field in plan.fields[:num_plain]],
             sequences=[
-                SequenceSlots(
+                SequenceElements(
                     build_layer(field.step, folder),
                     padding_id=field.padding_id,
                     **(field.sequence.model_dump() if field.sequence is not None else {}),
@@ -125,13 +125,13 @@ class RawPreprocessing(tf.Module):
         )
         if not self._layers.sequences:
             return ids_BS, floats
-        slots = [
+        positions = [
             layer(columns[column])
             for column, layer in zip(self._sequence_columns, self._layers.sequences, strict=True)
         ]
         return (
-            tf.concat([ids_BS, *(ids_BL for ids_BL, _ in slots)], axis=1),
-            tf.concat([floats, *(coefficients_BL for _, coefficients_BL in slots)], axis=1),
+            tf.concat([ids_BS, *(ids_BL for ids_BL, _ in positions)], axis=1),
+            tf.concat([floats, *(coefficients_BL for _, coefficients_BL in positions)], axis=1),
         )
 
     def _ids(self, starts: Sequence[Any], num_rows: Any) -> tf.Tensor:

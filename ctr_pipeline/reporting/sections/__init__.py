@@ -1,7 +1,8 @@
 """Sections of the pages: each a module with a function `section`, its template beside it.
 
-Both files are all that a section is. `REPORT_POSITION` puts it into the report and
-`PROFILE_POSITION` into the page of a table, where it stands by increasing positions.
+Both files are all that a section is. `REPORT_POSITION` puts it into the report, `LIVE_POSITION`
+onto the page of a run that goes on, and `PROFILE_POSITION` onto that of a table, where it stands by
+increasing positions.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,9 @@ REPORT_SECTIONS: tuple[Callable[[ReportData], PageSection | None], ...] = _secti
     "REPORT_POSITION"
 )
 """Sections of the report, in the order of the page."""
+
+LIVE_SECTIONS: tuple[Callable[[ReportData], PageSection | None], ...] = _sections("LIVE_POSITION")
+"""Sections of the page of a run that goes on, in its order."""
 
 PROFILE_SECTIONS: tuple[Callable[[ProfileData], PageSection | None], ...] = _sections(
     "PROFILE_POSITION"

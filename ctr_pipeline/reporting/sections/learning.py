@@ -11,6 +11,7 @@ from ctr_pipeline.specs.model_kinds import title_of
 from ctr_pipeline.training.history import EpochRecord
 
 REPORT_POSITION = 30
+LIVE_POSITION = 30
 
 _HISTORY_SHOWN = 400
 

@@ -1,23 +1,54 @@
 """What is said of a submitted job, by objects as the API server gives them."""
 
+import contextlib
+import io
 from pathlib import Path
 
 import pytest
 
+from ctr_pipeline.apps.cluster.artefacts import pack
 from ctr_pipeline.apps.cluster.operation import SubmittedJob, open_job, summarize
+from ctr_pipeline.apps.cluster.reader_pod import reader_pod
+from ctr_pipeline.cli.fetch import default_folder
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Listed
 from ctr_pipeline.errors import CtrPipelineError
 
+TEMPLATE = {
+    "serviceAccountName": "clicks",
+    "securityContext": {"runAsNonRoot": True},
+    "containers": [
+        {
+            "name": "ctrpipe",
+            "image": "registry/ctrpipe:1",
+            "workingDir": "/work",
+            "securityContext": {"readOnlyRootFilesystem": True},
+            "resources": {"requests": {"cpu": "8"}, "limits": {"memory": "64Gi"}},
+            "env": [{"name": "HOME", "value": "/home"}, {"name": "CTRPIPE_JOB", "value": "clicks"}],
+            "envFrom": [{"secretRef": {"name": "store"}}],
+            "volumeMounts": [
+                {"name": "work", "mountPath": "/work"},
+                {"name": "tmp", "mountPath": "/scratch"},
+                {"name": "secrets", "mountPath": "/etc/ctrpipe/secrets"},
+            ],
+        }
+    ],
+    "volumes": [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "secrets", "secret": {"secretName": "clicks"}},
+        {"name": "work", "persistentVolumeClaim": {"claimName": "runs"}},
+    ],
+}
 
-def job(*, suspend=False, **conditions):
+
+def job(*, suspend=False, folder="runs/clicks", strategy="parameter_servers", **conditions):
     return {
         "metadata": {
             "name": "clicks",
             "namespace": "ads",
             "uid": "0a1b",
-            "annotations": {"ctrpipe.dev/run-folder": "runs/clicks"},
+            "annotations": {"ctrpipe.dev/run-folder": folder, "ctrpipe.dev/strategy": strategy},
         },
-        "spec": {"suspend": suspend},
+        "spec": {"suspend": suspend, "template": {"spec": TEMPLATE}},
         "status": {
             "conditions": [
                 {"type": kind, "status": "True", "message": message}
@@ -48,6 +79,7 @@ def pod(role, phase="Running", *, index=None, created="1", message=None):
         (job(), [pod("driver"), pod("ps", index=0)], "running", ""),
         (job(suspend=True), [pod("driver")], "stopping", ""),
         (job(suspend=True), [], "stopped", ""),
+        (job(suspend=True), [pod("driver", "Failed")], "stopped", ""),
         (job(Complete=""), [], "finished", ""),
         (job(Failed="backoff"), [], "failed", "backoff"),
         (
@@ -59,13 +91,73 @@ def pod(role, phase="Running", *, index=None, created="1", message=None):
     ],
 )
 def test_the_state_of_a_job(found, pods, state, reason):
-    summary = summarize(found, pods)
+    summary = summarize(found, pods, tuple)
     assert (summary.state, summary.reason) == (state, reason)
 
 
 def test_running_pods_are_counted_by_role():
     pods = [pod("driver"), pod("worker", index=0), pod("worker", index=1), pod("ps", "Pending")]
-    assert summarize(job(), pods).pods == {"driver": 1, "worker": 2}
+    assert summarize(job(), pods, tuple).pods == {"driver": 1, "worker": 2}
+
+
+def test_members_that_wait_are_named_once_for_each_reason():
+    """Also while rows are prepared, when no master tells of members."""
+    waiting = pod("worker", "Pending", index=2)
+    waiting["status"]["containerStatuses"] = [
+        {"name": "ctrpipe", "state": {"waiting": {"reason": "ErrImagePull", "message": "403"}}}
+    ]
+    pods = [pod("driver"), pod("worker", index=3), waiting]
+    pods += [pod("worker", "Pending", index=index) for index in (1, 0)]
+    assert summarize(job(), pods, tuple).reason == (
+        "worker-2: its image cannot be pulled: 403; worker-0, worker-1: it waits for a node"
+    )
+
+
+def test_of_many_members_that_wait_for_the_same_a_few_are_named():
+    pods = [pod("driver"), *(pod("worker", "Pending", index=index) for index in range(1000))]
+    reason = summarize(job(), pods, tuple).reason
+    assert reason.startswith("worker-0, worker-1, worker-10, ")
+    assert reason.endswith(" and 992 others: it waits for a node")
+
+
+def refusal(message, time, uid="0a1b"):
+    return {
+        "involvedObject": {"kind": "Job", "uid": uid},
+        "lastTimestamp": time,
+        "message": f'Error creating: pods "clicks-x2" is forbidden: {message}',
+    }
+
+
+def test_a_driver_that_a_quota_refuses_is_said_to_wait_for_it():
+    refusals = [
+        refusal("exceeded quota: small, requested: cpu=4", "2026-11-01T10:00:09Z"),
+        refusal("exceeded quota: small, requested: cpu=2", "2026-11-01T10:00:10Z"),
+        refusal("exceeded quota: other", "2026-11-01T10:00:11Z", uid="another job"),
+    ]
+    summary = summarize(job(), [], lambda: refusals)
+    assert summary.state == "waiting"
+    assert summary.reason == (
+        "its driver cannot be created: exceeded quota: small, requested: cpu=2"
+    )
+    assert summarize(job(), [pod("driver")], lambda: refusals).reason == "", "it was created since"
+
+
+class Running:
+    """A command that runs in this process: what it would write in a pod."""
+
+    exit_code, errors = 0, ""
+
+    def __init__(self, pod_name, command):
+        self.pod_name, self.command = pod_name, command
+
+    def __iter__(self):
+        if "ctr_pipeline.apps.cluster.artefacts" in self.command:
+            stream = io.BytesIO()
+            pack(Path(self.command[3]), stream)
+            yield stream.getvalue()
+            self.exit_code = 0 if Path(self.command[3]).is_dir() else 66
+        else:
+            yield f"{self.pod_name.rpartition('-')[0]}: {' '.join(self.command[2:])}\n".encode()
 
 
 class ScriptedApi:
@@ -73,14 +165,26 @@ class ScriptedApi:
 
     def __init__(self, found, pods=()):
         self.found, self.pods, self.calls = found, list(pods), []
+        self.events, self.lists = [], []
 
-    def get(self, _kind, _name):
+    def get(self, kind, name):
+        if kind == "Pod":
+            return next(one for one in self.pods if one["metadata"]["name"] == name)
         if self.found is None:
             raise ApiError(404, "not found")
         return self.found
 
-    def list(self, _kind, _selector):
-        return Listed(tuple(self.pods), "1")
+    def list(self, kind, selector="", *, fields=""):
+        if kind == "Event":
+            assert fields == "reason=FailedCreate,involvedObject.kind=Job"
+            if self.events is None:
+                raise ApiError(403, "events is forbidden")
+            return Listed(tuple(self.events), "1")
+        self.lists.append(selector)
+        wanted = dict(part.split("=") for part in selector.split(","))
+        assert wanted.pop("app.kubernetes.io/instance") == "clicks"
+        found = (one for one in self.pods if wanted.items() <= one["metadata"]["labels"].items())
+        return Listed(tuple(found), "1")
 
     def patch(self, _kind, name, patch):
         self.calls.append((name, patch))
@@ -88,15 +192,33 @@ class ScriptedApi:
         if patch["spec"]["suspend"]:
             self.pods = [one for one in self.pods if "driver" not in one["metadata"]["name"]]
 
-    def delete(self, kind, name, *, uid):
+    def delete(self, kind, name, *, uid, grace_seconds=None):
         self.calls.append(("delete", kind, name, uid))
         self.pods = [one for one in self.pods if one["metadata"]["name"] != name]
 
     def execute(self, pod_name, command):
         return f"{pod_name}: {' '.join(command)}", "", 0
 
+    def create(self, manifest):
+        metadata = manifest["metadata"] | {"uid": "r", "creationTimestamp": "9"}
+        self.calls.append(("create", manifest["metadata"]["labels"]["app.kubernetes.io/component"]))
+        self.pods.append(manifest | {"metadata": metadata, "status": {"phase": "Running"}})
+        return self.pods[-1]
+
+    @contextlib.contextmanager
+    def run(self, pod_name, command):
+        yield Running(pod_name, command)
+
     def read_log(self, pod_name, *, num_lines, follow):
         yield f"{pod_name} {num_lines} {follow}".encode()
+
+
+def test_events_are_read_where_the_user_may_and_while_there_is_no_pod():
+    api = ScriptedApi(job())
+    api.events = [refusal("exceeded quota: small", "2026-11-01T10:00:09Z")]
+    assert "exceeded quota: small" in SubmittedJob(api, "clicks").summary().reason
+    api.events = None
+    assert SubmittedJob(api, "clicks").summary().reason == "its driver is being created"
 
 
 class TestJob:
@@ -105,6 +227,8 @@ class TestJob:
         out, _, code = SubmittedJob(api, "clicks").run_in_driver(["scale", "--workers=3"])
         assert code == 0
         assert out == ("clicks-driver-None-2: python -m ctr_pipeline scale runs/clicks --workers=3")
+        # A job of a thousand pods is not read for it.
+        assert all("app.kubernetes.io/component=driver" in selector for selector in api.lists)
 
     def test_a_driver_that_ends_meanwhile_is_no_error(self):
         api = ScriptedApi(job(), [pod("driver")])
@@ -135,11 +259,76 @@ class TestJob:
         assert list(found.read_log("worker-1", num_lines=5, follow=False)) == [
             b"clicks-worker-1-2 5 False"
         ]
-        with pytest.raises(CtrPipelineError, match="There are driver, worker-1"):
-            found.read_log("worker-7", num_lines=5, follow=False)
+        with pytest.raises(CtrPipelineError, match="There are driver, master-0, worker-1"):
+            found.read_log("wroker-1", num_lines=5, follow=False)
+
+    @pytest.mark.parametrize("member", ["master", "worker-7"])
+    def test_a_member_without_a_pod_has_left_a_file(self, member):
+        found = SubmittedJob(ScriptedApi(job(), [pod("driver")]), "clicks")
+        (line,) = found.read_log(member, num_lines=5, follow=True)
+        name = "master-0" if member == "master" else member
+        assert line.decode() == (
+            f"clicks-driver-None: ctr_pipeline logs runs/clicks {name} --lines=5 --follow\n"
+        )
+
+    def test_without_a_driver_a_pod_is_made_that_reads_the_claim_and_is_deleted(self):
+        api = ScriptedApi(job())
+        (line,) = SubmittedJob(api, "clicks").read_log("worker-7", num_lines=5, follow=False)
+        assert line.startswith(b"clicks-reader: ctr_pipeline logs")
+        assert [call[:2] for call in api.calls] == [("create", "reader"), ("delete", "Pod")]
+        assert not api.pods
+
+    def test_lines_of_all_members_come_with_their_names(self):
+        pods = [pod("driver"), pod("worker", index=0), pod("worker", "Pending", index=1)]
+        found = SubmittedJob(ScriptedApi(job(), pods), "clicks")
+        assert sorted(found.read_all_logs(num_lines=5, follow=False)) == [
+            ("driver", b"clicks-driver-None-1 5 False"),
+            ("master-0", b"clicks-driver-None: ctr_pipeline logs runs/clicks master-0 --lines=5"),
+            ("worker-0", b"clicks-worker-0-1 5 False"),
+        ]
+
+    def test_a_job_of_replicas_has_no_master_to_show(self):
+        found = SubmittedJob(
+            ScriptedApi(job(strategy="allreduce"), [pod("driver"), pod("worker", index=0)]),
+            "clicks",
+        )
+        assert sorted(found.read_all_logs(num_lines=5, follow=False)) == [
+            ("driver", b"clicks-driver-None-1 5 False"),
+            ("worker-0", b"clicks-worker-0-1 5 False"),
+        ]
+        with pytest.raises(CtrPipelineError, match="There are driver, worker-0;"):
+            found.read_log("master", num_lines=5, follow=False)
+
+    def test_logs_are_followed_to_the_end_of_the_job_with_members_that_join(self):
+        api = ScriptedApi(job(), [pod("driver")])
+        lines = SubmittedJob(api, "clicks").read_all_logs(num_lines=5, follow=True)
+        assert {next(lines)[0], next(lines)[0]} == {"driver", "master-0"}
+        api.pods.append(pod("ps", index=0))
+        assert next(lines) == ("ps-0", b"clicks-ps-0-1 5 True")
+        api.found = job(Complete="")
+        assert list(lines) == []
+
+    def test_files_are_fetched(self, tmp_path):
+        run = tmp_path / "run"
+        run.mkdir()
+        (run / "report.html").write_text("<html>")
+        api = ScriptedApi(job(folder=str(run)))
+        here = tmp_path / "here"
+        SubmittedJob(api, "clicks").fetch(here, checkpoints=False, on_bytes=lambda _: None)
+        assert (here / "report.html").read_text() == "<html>"
+        assert not api.pods
+
+    def test_without_a_run_folder_nothing_is_fetched(self, tmp_path):
+        api = ScriptedApi(job(folder=str(tmp_path / "none")))
+        found = SubmittedJob(api, "clicks")
+        with pytest.raises(CtrPipelineError, match="there is no run folder"):
+            found.fetch(tmp_path / "here", checkpoints=False, on_bytes=lambda _: None)
 
     def test_members_of_a_driver_that_was_killed_end_as_well(self):
-        api = ScriptedApi(job(), [pod("driver"), pod("worker", index=0)])
+        # What is left of an earlier driver takes no part.
+        failed = pod("driver", "Failed", created="0")
+        failed["metadata"]["name"] = "failed"
+        api = ScriptedApi(job(), [failed, pod("driver"), pod("worker", index=0)])
         found = SubmittedJob(api, "clicks", pause=lambda _: None)
         assert found.suspend(wait_seconds=60) == "stopped"
         assert api.calls == [
@@ -147,9 +336,53 @@ class TestJob:
             ("delete", "Pod", "clicks-worker-0-1", "clicks-worker-0-1"),
         ]
 
+    def test_who_follows_a_job_hears_why_it_has_no_driver(self):
+        api, told = ScriptedApi(job()), []
+        rounds = [[pod("driver", "Pending")], [pod("driver", "Pending")], [pod("driver")]]
+
+        def pause(_seconds):
+            if rounds:
+                api.pods = rounds.pop(0)
+            else:
+                api.found = job(Complete="")
+
+        shown = []
+        end = SubmittedJob(api, "clicks", pause=pause).follow(shown.append, on_wait=told.append)
+        assert end.state == "finished"
+        assert told == ["its driver is being created", "it waits for a node"]
+        assert shown == [b"clicks-driver-None-1 1000000 True"]
+
     def test_one_that_is_not_there_is_named(self):
         with pytest.raises(CtrPipelineError, match="there is no job 'clicks'"):
             SubmittedJob(ScriptedApi(None), "clicks").delete()
+
+
+def test_a_pod_that_reads_sees_neither_secrets_nor_the_api_and_needs_little():
+    found = reader_pod(job(), suffix="1c5e")
+    spec = found["spec"]
+    (container,) = spec["containers"]
+    assert "secret" not in str(found)
+    assert not spec["automountServiceAccountToken"]
+    assert "serviceAccountName" not in spec
+    assert spec["securityContext"] == TEMPLATE["securityContext"]
+    assert container["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "512Mi"}}
+    assert {one["name"]: one["readOnly"] for one in container["volumeMounts"]} == {
+        "work": True,
+        "tmp": False,
+    }
+    # With a label of the Job's controller, that would take it for a driver.
+    assert set(found["metadata"]["labels"]) == {
+        *("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"),
+    }
+    assert found["metadata"]["ownerReferences"][0]["uid"] == "0a1b"
+
+
+@pytest.mark.parametrize(
+    ("run_folder", "folder"),
+    [("runs/x", "runs/x"), ("/mnt/x", "runs/clicks"), ("../x", "runs/clicks")],
+)
+def test_results_go_where_they_were_or_into_a_folder_of_runs(run_folder, folder):
+    assert default_folder("clicks", run_folder) == Path(folder)
 
 
 @pytest.mark.parametrize("address", ["k8s:", "k8s:a/b/c", "k8s:A"])

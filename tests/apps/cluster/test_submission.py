@@ -1,17 +1,24 @@
 """What `ctrpipe submit` creates, in which order, and what it refuses; the API is scripted."""
 
+import copy
+import shutil
+from pathlib import Path
+
 import pytest
 import yaml
 
 from ctr_pipeline.apps.cluster import submission
+from ctr_pipeline.apps.cluster.rights import MissingRightsError
 from ctr_pipeline.apps.cluster.submission import (
+    FOLDER_ANNOTATION,
     create_objects,
     name_job,
     plan_objects,
     render_manifests,
 )
+from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
-from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
+from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi, Listed
 from ctr_pipeline.distributed.rpc.access import make_secrets
 from ctr_pipeline.errors import CtrPipelineError
 
@@ -39,23 +46,47 @@ def loaded(tmp_path):
     return load
 
 
+ADMISSION = "kueue.x-k8s.io/admission"
+
+
 class ScriptedApi:
-    """Remembers calls; creation of `refuses` fails."""
+    """Remembers calls; creation of `refuses`, a kind or the key of a role, fails."""
 
     namespace = "ads"
 
-    def __init__(self, *, refuses=None, forbids=(), claims=("runs",), status=422):
+    def __init__(
+        self,
+        *,
+        refuses=None,
+        forbids=(),
+        claims=("runs",),
+        status=422,
+        quotas=(),
+        rules=(),
+        defaults=None,
+        kueue="v1beta2",
+        queue=(),
+        gates=(ADMISSION,),
+    ):
         self.refuses, self.forbids, self.claims, self.status = refuses, forbids, claims, status
+        self.quotas, self.rules, self.defaults = quotas, rules, defaults
+        self.kueue, self.queue, self.gates = kueue, queue, gates
         self.calls, self.objects = [], {}
 
     def create(self, manifest, *, dry_run=False):
         kind = manifest["kind"]
+        labels = manifest["metadata"].get("labels", {})
         self.calls.append(("check" if dry_run else "create", kind))
-        if kind == self.refuses:
+        if self.refuses in {kind, labels.get("app.kubernetes.io/component")}:
             raise ApiError(self.status, "it is wrong")
         if not dry_run:
             self.objects[kind] = manifest
-        return {"metadata": {"uid": "0a1b"}}
+        elif kind == "Pod":
+            manifest = copy.deepcopy(manifest)
+            manifest["spec"]["containers"][0]["resources"]["limits"] |= self.defaults or {}
+            if "kueue.x-k8s.io/queue-name" in labels:
+                manifest["spec"]["schedulingGates"] = [{"name": one} for one in self.gates]
+        return manifest | {"metadata": manifest["metadata"] | {"uid": "0a1b"}}
 
     def patch(self, kind, name, patch):
         self.calls.append(("patch", kind, name, patch))
@@ -63,17 +94,58 @@ class ScriptedApi:
     def delete(self, kind, name, *, uid):
         self.calls.append(("delete", kind, name, uid))
 
-    def get(self, _kind, name):
+    def get(self, kind, name):
+        if kind == "APIGroup" and self.kueue is not None:
+            return {"versions": [{"version": "v1beta1"}, {"version": self.kueue}]}
+        if kind == "LocalQueue" and isinstance(self.queue, ApiError):
+            raise self.queue
+        if kind == "LocalQueue":
+            return {"status": {"conditions": list(self.queue)}}
         if name not in self.claims:
             raise ApiError(404, "not found")
         return {}
 
+    def list(self, _kind):
+        if self.quotas is None:
+            raise ApiError(403, "forbidden")
+        return Listed(tuple(self.quotas), "1")
+
     def may(self, verb, _group, resource):
         return f"{verb} {resource}" not in self.forbids
+
+    def user_name(self):
+        return "alice"
+
+    def rules_of(self, account):
+        assert account == "clicks"
+        return list(self.rules)
+
+
+NO_ACCOUNT = (
+    'pods "clicks-driver" is forbidden: error looking up service account ads/default: '
+    'serviceaccount "default" not found'
+)
+
+
+def quota(used="0", **hard):
+    hard = {name.replace("_", "."): value for name, value in hard.items()}
+    status = {"hard": hard, "used": dict.fromkeys(hard, used)}
+    return {"metadata": {"name": "small"}, "status": status}
 
 
 def objects_of(loaded, secrets=None):
     return plan_objects(loaded, name="clicks", namespace="ads", secrets=secrets or {})
+
+
+def test_a_run_in_a_bucket_has_its_credentials_from_secrets_and_its_working_copy_in_the_claim(
+    loaded,
+):
+    job = objects_of(loaded("output=s3://bucket/runs/clicks"))[0]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "store"}}]
+    assert "runtime.scratch=scratch" in container["command"]
+    folder = job["metadata"]["annotations"][FOLDER_ANNOTATION]
+    assert folder.startswith("scratch/s3-bucket-runs-clicks-")
 
 
 @pytest.mark.parametrize(
@@ -122,11 +194,17 @@ class TestPlan:
         mounts = {one["mountPath"] for one in container["volumeMounts"]}
         assert {"/work", "/data", "/etc/ctrpipe/secrets"} <= mounts
 
-    def test_the_driver_may_do_five_things_with_pods_and_nothing_else(self, loaded):
-        (role,) = (one for one in objects_of(loaded()) if one["kind"] == "Role")
-        (rule,) = role["rules"]
-        assert rule["resources"] == ["pods"]
-        assert set(rule["verbs"]) == {"create", "delete", "get", "list", "watch"}
+    def test_the_driver_may_run_pods_and_show_how_its_job_does_and_nothing_else(self, loaded):
+        objects = objects_of(loaded())
+        (role,) = (one for one in objects if one["kind"] == "Role")
+        verbs = {rule["resources"][0]: set(rule["verbs"]) for rule in role["rules"]}
+        assert verbs == {
+            "pods": {"create", "delete", "get", "list", "watch"},
+            "events": {"create"},
+            "jobs": {"patch"},
+        }
+        (of_jobs,) = (rule for rule in role["rules"] if rule["resources"] == ["jobs"])
+        assert of_jobs["resourceNames"] == [objects[0]["metadata"]["name"]]
 
     def test_the_user_s_model_travels_along(self, loaded, tmp_path):
         file = tmp_path / "mine.py"
@@ -170,28 +248,179 @@ class TestCreation:
 
 
 class TestSubmit:
-    def submit(self, monkeypatch, loaded, api):
-        monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: api)
-        return submission.submit(loaded, name="clicks")
+    @pytest.fixture
+    def submit(self, monkeypatch, loaded):
+        def run(api, *overrides, pause=None):
+            monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: api)
+            warnings = []
+            submission.submit(loaded(*overrides), name="clicks", warn=warnings.append, pause=pause)
+            return warnings
 
-    def test_the_server_checks_everything_before_anything_is_created(self, monkeypatch, loaded):
+        return run
+
+    def test_the_server_checks_everything_before_anything_is_created(self, submit):
         api = ScriptedApi()
-        self.submit(monkeypatch, loaded(), api)
+        assert submit(api) == []
         steps = [call[0] for call in api.calls]
-        assert steps == ["check"] * 8 + ["create"] * 7 + ["patch"]
-        # Also a pod as the Job will make it: a Job whose pods are refused fails without a word.
-        assert ("check", "Pod") in api.calls
+        # Also a pod of each role: what the Job and the driver cannot create fails without a word.
+        assert steps == ["check"] * 10 + ["create"] * 7 + ["patch"]
+        assert api.calls.count(("check", "Pod")) == 3
+
+    def test_replicas_need_no_servers(self, submit):
+        api = ScriptedApi(refuses="ps", quotas=[quota(pods="2")])
+        assert submit(api, "runtime.strategy=allreduce") == []
+        assert api.calls.count(("check", "Pod")) == 2
+
+    def test_replicas_whose_rows_are_on_servers_need_them(self, submit):
+        api = ScriptedApi(refuses="ps")
+        with pytest.raises(CtrPipelineError, match=r"kubernetes\.parameter_servers"):
+            submit(api, "runtime.strategy=allreduce", "runtime.embeddings=hybrid")
 
     @pytest.mark.parametrize(
         ("api", "message"),
         [
-            (ScriptedApi(forbids={"create pods", "create jobs"}), "may not create jobs, create po"),
             (ScriptedApi(claims=()), "there is no PersistentVolumeClaim 'runs'"),
-            (ScriptedApi(refuses="Pod"), "the cluster refuses the Pod 'clicks-driver'"),
+            (ScriptedApi(refuses="driver"), r"refuses the pods of kubernetes\.master: .* is wrong"),
+            (ScriptedApi(refuses="ps"), r"refuses the pods of kubernetes\.parameter_servers"),
+            (ScriptedApi(refuses="worker"), r"refuses the pods of kubernetes\.workers"),
             (ScriptedApi(refuses="Job", status=409), "there is a job 'clicks' already"),
+            (ScriptedApi(refuses="Job", status=0), "^Kubernetes: it is wrong"),
+            (ScriptedApi(refuses="worker", status=503), "^Kubernetes: it is wrong"),
+            (ScriptedApi(quotas=[quota(pods="2")]), "allows pods 2, and the job needs 3"),
+            (
+                ScriptedApi(quotas=[quota(limits_cpu="8")]),
+                r"pods with limits\.cpu, which kubernetes\.master\.cpu_limit does not set",
+            ),
         ],
     )
-    def test_what_cannot_run_creates_nothing(self, monkeypatch, loaded, api, message):
+    def test_what_cannot_run_creates_nothing(self, submit, api, message):
         with pytest.raises(CtrPipelineError, match=message):
-            self.submit(monkeypatch, loaded(), api)
+            submit(api)
         assert not api.objects
+
+    def test_the_account_of_a_new_namespace_is_waited_for(self, submit, monkeypatch):
+        api, pauses = ScriptedApi(), []
+        create = api.create
+
+        def lack_the_account(manifest, *, dry_run=False):
+            if manifest["kind"] == "Pod" and len(pauses) < 3:
+                raise ApiError(403, NO_ACCOUNT)
+            return create(manifest, dry_run=dry_run)
+
+        monkeypatch.setattr(api, "create", lack_the_account)
+        assert submit(api, pause=pauses.append) == []
+        assert pauses == [1, 1, 1]
+        assert "Job" in api.objects
+
+    def test_an_account_that_never_comes_is_named(self, submit, monkeypatch):
+        api, pauses = ScriptedApi(), []
+        create = api.create
+
+        def lack_the_account(manifest, *, dry_run=False):
+            if manifest["kind"] == "Pod":
+                raise ApiError(403, NO_ACCOUNT)
+            return create(manifest, dry_run=dry_run)
+
+        monkeypatch.setattr(api, "create", lack_the_account)
+        with pytest.raises(CtrPipelineError, match=r"kubernetes\.master have no service account"):
+            submit(api, pause=pauses.append)
+        assert sum(pauses) == 30
+        assert not api.objects
+
+    def test_missing_rights_come_as_the_role_to_ask_for(self, submit):
+        api = ScriptedApi(forbids={"create pods", "create jobs"})
+        with pytest.raises(MissingRightsError, match="may not create jobs, create po") as raised:
+            submit(api)
+        assert not api.calls
+        role, binding = yaml.safe_load_all(str(raised.value).partition("\n\n")[2])
+        assert role["rules"] == [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]},
+            {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create"]},
+        ]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        assert binding["subjects"][0]["name"] == "alice"
+
+    def test_room_that_others_take_now_is_a_warning(self, submit):
+        api = ScriptedApi(quotas=[quota("2", pods="4")])
+        (warning,) = submit(api)
+        assert "waits for room in the quota 'small': 2 of pods 4 are free" in warning
+        assert api.objects
+
+    def test_a_quota_without_room_now_does_not_end_the_check_of_pods(self, submit, monkeypatch):
+        api = ScriptedApi(quotas=[quota("4", pods="4")])
+        create = api.create
+
+        def refuse_pods(manifest, *, dry_run=False):
+            if manifest["kind"] == "Pod":
+                raise ApiError(403, "exceeded quota: small, requested: pods=1")
+            return create(manifest, dry_run=dry_run)
+
+        monkeypatch.setattr(api, "create", refuse_pods)
+        assert "waits for room" in submit(api)[0]
+
+    def test_defaults_of_the_namespace_count_against_its_quotas(self, submit):
+        api = ScriptedApi(quotas=[quota(limits_cpu="8")], defaults={"cpu": "3"})
+        with pytest.raises(CtrPipelineError, match=r"limits\.cpu 8, and the job needs 9"):
+            submit(api)
+
+    def test_fewer_workers_than_wanted_are_named(self, submit):
+        api = ScriptedApi(quotas=[quota(pods="5")])
+        warnings = submit(api, "runtime.workers.max=10")
+        assert warnings[0].startswith("3 of 10 workers fit into the quota 'small' now")
+
+    def test_a_quota_that_may_not_be_read_is_named(self, submit):
+        assert "you may not list resourcequotas" in submit(ScriptedApi(quotas=None))[0]
+
+    def test_pods_of_a_queue_are_checked_as_kueue_holds_them_back(self, submit):
+        api = ScriptedApi(queue=[{"type": "Active", "status": "True"}])
+        assert submit(api, "kubernetes.queue=nightly") == []
+        assert api.objects
+
+    @pytest.mark.parametrize(
+        ("api", "message"),
+        [
+            (ScriptedApi(kueue=None), "no Kueue of version 0.15 or later runs here"),
+            (ScriptedApi(kueue="v1alpha1"), "no Kueue of version 0.15 or later runs here"),
+            (ScriptedApi(queue=ApiError(404, "not found")), "there is no LocalQueue 'nightly'"),
+            (ScriptedApi(queue=ApiError(500, "it is ill")), "it is ill"),
+            (ScriptedApi(gates=["example.com/quota"]), "does not hold back the pods of"),
+        ],
+    )
+    def test_a_queue_that_would_not_work_creates_nothing(self, submit, api, message):
+        with pytest.raises(CtrPipelineError, match=message):
+            submit(api, "kubernetes.queue=nightly")
+        assert not api.objects
+
+    @pytest.mark.parametrize(
+        ("queue", "warning"),
+        [
+            (ApiError(403, "forbidden"), "you may not get localqueues"),
+            (
+                [{"type": "Active", "status": "False", "message": "its ClusterQueue is stopped"}],
+                "admits no pods now: its ClusterQueue is stopped",
+            ),
+        ],
+    )
+    def test_a_queue_that_may_work_later_is_a_warning(self, submit, queue, warning):
+        api = ScriptedApi(queue=queue)
+        (found,) = submit(api, "kubernetes.queue=nightly")
+        assert warning in found
+        assert api.objects
+
+    def test_what_the_job_s_account_may_do_for_no_reason_is_named(self, submit):
+        rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
+        assert "may also get, list secrets" in submit(ScriptedApi(rules=[rule]))[0]
+
+
+GOLDEN = Path(__file__).parent / "manifests"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (GOLDEN / "configs").iterdir()))
+def test_manifests_are_those_that_were_reviewed(name, tmp_path, monkeypatch, capsys):
+    """A change of manifests shows in a review: copy the file that a failure names."""
+    shutil.copytree(GOLDEN / "configs", tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["submit", name, "--dry-run"]) == 0
+    printed = tmp_path / f"{name}.printed"
+    printed.write_text(capsys.readouterr().out)
+    assert printed.read_text() == (GOLDEN / name).read_text(), f"cp {printed} {GOLDEN / name}"

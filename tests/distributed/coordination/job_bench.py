@@ -31,7 +31,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
-from ctr_pipeline.specs.course import TrainingCourse
+from ctr_pipeline.specs.course import Supervision, TrainingCourse
 
 SCORES = ScoreSummary(((3, 4),), ((1, 6),), 2.0, 1.0)
 
@@ -71,6 +71,9 @@ class Bench:
         }
         given = {key: changes.pop(key) for key in TrainingCourse.model_fields if key in changes}
         values["course"] = TrainingCourse(**{"epochs": 2, **given})
+        given = {key: changes.pop(key) for key in Supervision.model_fields if key in changes}
+        # Unchecked: some tests know no silence at all.
+        values["supervision"] = Supervision.model_construct(**{"silence_seconds": 10.0, **given})
         self.settings = JobSettings(**{**values, **changes})
         self.now = 0.0
         self.disk = {}
@@ -139,6 +142,8 @@ class Bench:
         rss=0,
         active=-1,
         stats=None,
+        paused=False,
+        leaves_in=None,
     ):
         request = HeartbeatRequest(
             Member(role, index, incarnation),
@@ -147,6 +152,8 @@ class Bench:
             stats or MemberStats(rss_bytes=rss),
             held,
             active_workers=active,
+            paused=paused,
+            leaves_in_seconds=leaves_in,
         )
         reply, actions = self.job.heartbeat(request, self.now)
         self.do(actions)
@@ -200,9 +207,21 @@ class Bench:
                 return
             self.heartbeat("worker", index, name, self.report(reply.tasks[0], 15, finished=True))
 
-    def see(self, role, index, incarnation, reason=None, *, traceback="", code=-9):
+    def see(
+        self,
+        role,
+        index,
+        incarnation,
+        reason=None,
+        *,
+        traceback="",
+        code=-9,
+        waits_for="",
+        remedy="",
+    ):
         state = ProcessState(
-            role, index, incarnation, 1, reason is None, code, reason, traceback, 0
+            *(role, index, incarnation, 1, reason is None, code, reason, traceback, 0, waits_for),
+            remedy=remedy,
         )
         self.tell(ProcessesSeen((state,)))
 

@@ -6,7 +6,7 @@ from job_world import NUM_SERVERS, NUM_WORKERS, World
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked
 
-reasons = st.sampled_from(["killed", "evicted", "node_lost"])
+reasons = st.sampled_from(["killed", "evicted", "preempted", "node_lost"])
 
 
 def work_together(world, index):
@@ -114,6 +114,15 @@ def job_stops_while_its_epoch_is_decided(world, index, *, either):
         world.live(1 + index)
 
 
+def server_is_asked_to_end(world, index, *, either):
+    world.lease(index)
+    work_together(world, index)
+    world.ask_to_end(index, within_seconds=6.0)
+    if either:
+        world.ask_to_end(1 - index, within_seconds=3.0)
+    world.live(4)
+
+
 STORIES = (
     reports_overtake_each_other,
     task_fails_and_moves,
@@ -124,6 +133,7 @@ STORIES = (
     cut_holds_more_than_it_counts,
     job_stops_and_goes_on,
     job_stops_while_its_epoch_is_decided,
+    server_is_asked_to_end,
 )
 """What single steps would tell too rarely; each begins with training under way, if it can."""
 
@@ -147,6 +157,7 @@ MISHAPS = (
     "worker stands still",
     "server dies",
     "server hangs",
+    "server is asked to end",
     "master dies",
     "time passes",
     "clock leaps",
@@ -226,6 +237,8 @@ class JobMachine(RuleBasedStateMachine):
             world.end_process("ps", index, reason)
         elif what == "server hangs":
             world.servers[index].paused = True
+        elif what == "server is asked to end":
+            world.ask_to_end(index, within_seconds=4.0 if either else 0.5)
         elif what == "master dies":
             world.crash_master(surviving=2 * index)
         elif what == "time passes":

@@ -56,9 +56,8 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.rounds import BatchId, Round, worker_number
 from ctr_pipeline.distributed.coordination.settings import JobSettings
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
-from ctr_pipeline.specs.course import TrainingCourse
+from ctr_pipeline.specs.course import Supervision, TrainingCourse, UpdateRule
 
 NUM_SERVERS = 2
 NUM_WORKERS = 2
@@ -94,12 +93,10 @@ def make_settings(**changes: Any) -> JobSettings:
         ),
         scores_folder="scores",
         full_every=3,
-        work_ahead_seconds=5.0,
-        worker_silence_seconds=3.0,
-        server_silence_seconds=3.0,
-        start_seconds=20.0,
+        supervision=Supervision(
+            silence_seconds=3.0, startup_timeout_seconds=20.0, max_task_failures=1000
+        ),
         task_timeout_floor_seconds=6.0,
-        max_task_failures=1000,
         max_start_failures=1000,
         leave_seconds=2.0,
     )
@@ -173,6 +170,7 @@ class Server:
         epoch: Older ones are refused.
         paused: It runs and does nothing.
         registered: The master knows it.
+        leaves_at: When it ends, as it was asked to; None: it was not.
         round: Of synchronous mode.
         told: Names of the active workers, as the master said last.
         active: Workers whose pushes a round waits for.
@@ -188,6 +186,7 @@ class Server:
     epoch: int = 0
     paused: bool = False
     registered: bool = False
+    leaves_at: float | None = None
     round: Round = field(default_factory=Round)
     told: tuple[str, ...] | None = None
     active: frozenset[int] | None = None
@@ -218,7 +217,7 @@ class Server:
         name = (batch.epoch, batch.task, batch.batch)
         if self.applies_once and name in self.marks:
             return "repeated"
-        if rule.mode == "sync":
+        if rule.update == "sync":
             known = self.waiting.pop(batch, "waits")
             if known != "waits":
                 return known
@@ -232,7 +231,7 @@ class Server:
         return "applied"
 
     def close_round(self, rule: UpdateRule) -> None:
-        if rule.mode == "sync" and self.round.is_complete(rule, self.active):
+        if rule.update == "sync" and self.round.is_complete(rule, self.active):
             for _, batch in self.round.members:
                 self.apply((batch.epoch, batch.task, batch.batch))
                 self.waiting[batch] = "applied"
@@ -287,6 +286,7 @@ class Worker:
         leases: In the order of their arrival.
         paused: It runs and does nothing.
         stalled: It lives and trains nothing.
+        pauses: It trains nothing, as it was told to, and holds nothing.
         pushed: Servers that have acknowledged the batch that is being pushed, and how.
         asked: Its request for work that is not answered yet.
     """
@@ -297,6 +297,7 @@ class Worker:
     leases: dict[HeldLease, Lease] = field(default_factory=dict)
     paused: bool = False
     stalled: bool = False
+    pauses: bool = False
     pushed: dict[int, str] = field(default_factory=dict)
     pushing: tuple[HeldLease, int] | None = None
     asked: "Call | None" = None
@@ -382,7 +383,7 @@ class World:
 
     def __init__(self, *, sync: bool = False, settings: JobSettings | None = None) -> None:
         self.settings = settings or make_settings()
-        self.rule = UpdateRule("sync" if sync else "async", 2 if sync else 1, 0, False)
+        self.rule = UpdateRule(update="sync" if sync else "async", grads_to_wait=2 if sync else 1)
         self.now = 1000.0
         self.disk: dict[str, str] = {}
         self.unflushed: list[tuple[dict[str, str | None], Oracle]] = []
@@ -671,6 +672,7 @@ class World:
             reports,
             MemberStats(),
             tuple(worker.leases),
+            paused=worker.pauses,
         )
 
     @staticmethod
@@ -717,7 +719,7 @@ class World:
             self.end_process("worker", index, "completed")
             return
         if reply.directive == "register_again":
-            worker.registered = False
+            worker.registered = worker.pauses = False
             worker.leases.clear()
             return
         for report in request.reports:
@@ -727,6 +729,14 @@ class World:
                 del worker.leases[HeldLease(report.key, report.attempt)]
         for held in reply.revoked:
             worker.leases.pop(held, None)
+        if request.paused:
+            worker.leases.clear()
+        # A batch that was begun is finished first.
+        is_at_rest = worker.pushing is None or worker.pushing[0] not in worker.leases
+        worker.pauses = reply.directive == "pause" and (is_at_rest or worker.pauses)
+        if worker.pauses and worker.asked is not None:
+            self.job.hang_up(worker.asked)
+            worker.asked = None
         if reply.generation != worker.generation:
             worker.generation = reply.generation
             worker.leases.clear()
@@ -757,14 +767,18 @@ class World:
                 (),
                 MemberStats(),
                 active_workers=-1 if server.told is None else checksum_of(server.told),
+                leaves_in_seconds=(
+                    None if server.leaves_at is None else max(0.0, server.leaves_at - self.now)
+                ),
             ),
             self.now,
         )
         self.settle(before, actions)
         if server is not self.servers[index]:
             return
-        if reply.directive == "leave":
-            self.end_process("ps", index, "completed")
+        is_late = server.leaves_at is not None and server.leaves_at <= self.now
+        if reply.directive == "leave" or is_late:
+            self.end_process("ps", index, "completed" if server.leaves_at is None else "killed")
         elif reply.directive == "register_again":
             server.registered = False
         else:
@@ -775,7 +789,7 @@ class World:
     def lease(self, index: int, *, most: int = 2, loses_reply: bool = False) -> None:
         """A worker asks for work, and for a while waits for it; it forgets what it asked before."""
         worker = self.workers[index]
-        if not worker.incarnation or worker.paused or not worker.registered:
+        if not worker.incarnation or worker.paused or worker.pauses or not worker.registered:
             return
         if worker.asked is not None and not loses_reply:
             self.job.hang_up(worker.asked)
@@ -852,7 +866,7 @@ class World:
     def work(self, index: int, *, num_servers: int = NUM_SERVERS) -> None:
         """A worker goes on with its first task: pushes one batch to so many servers."""
         worker = self.workers[index]
-        if not worker.incarnation or worker.paused or worker.stalled:
+        if not worker.incarnation or worker.paused or worker.stalled or worker.pauses:
             return
         for held, lease in list(worker.leases.items()):
             if lease.finished or lease.failure:
@@ -916,7 +930,7 @@ class World:
 
     def deliver_late_push(self, place: int, *, keeps: bool = False) -> None:
         """A push arrives of which its sender never heard again."""
-        if self.late_pushes and self.rule.mode == "async":
+        if self.late_pushes and self.rule.update == "async":
             generation, batch, worker = self.late_pushes[0]
             if not keeps:
                 self.late_pushes.pop(0)
@@ -1057,6 +1071,11 @@ class World:
 
     # Peace.
 
+    def ask_to_end(self, index: int, *, within_seconds: float) -> None:
+        """A server gets SIGTERM, and SIGKILL later."""
+        if self.servers[index].incarnation:
+            self.servers[index].leaves_at = self.now + within_seconds
+
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.tell(Tick())
@@ -1093,7 +1112,7 @@ class World:
         if self.job.phase == "finished":
             return
         self.tell(StopAsked())
-        for _ in range(12):
+        for _ in range(60):
             if self.job.phase == "stopped":
                 break
             self.live(1)

@@ -15,7 +15,7 @@ from ctr_pipeline.distributed.coordination.job import (
     cuts,
     epochs,
     leases,
-    liveness,
+    lost_members,
     members,
     records,
     reports,
@@ -140,7 +140,7 @@ def standstill_never_seen(patch: Patch) -> None:
 
 
 def silence_never_heard(patch: Patch) -> None:
-    patch(liveness, "check", lambda state: None)
+    patch(lost_members, "check", lambda state: None)
 
 
 def leases_of_the_dead_kept(patch: Patch) -> None:

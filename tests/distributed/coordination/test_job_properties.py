@@ -7,7 +7,6 @@ from job_machine import JobMachine
 from seeded_bugs import SEEDED_BUGS
 
 SETTINGS = settings(
-    max_examples=100,
     stateful_step_count=16,
     derandomize=True,
     database=None,
@@ -17,10 +16,12 @@ SETTINGS = settings(
 )
 
 
-def test_any_interleaving_of_failures_ends_well():
-    run_state_machine_as_test(JobMachine, settings=SETTINGS)
+@pytest.mark.parametrize("num_examples", [30, pytest.param(100, marks=pytest.mark.slow)])
+def test_any_interleaving_of_failures_ends_well(num_examples):
+    run_state_machine_as_test(JobMachine, settings=settings(SETTINGS, max_examples=num_examples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed_bug", SEEDED_BUGS, ids=lambda bug: bug.__name__)
 def test_a_seeded_bug_is_found(seed_bug, monkeypatch):
     seed_bug(monkeypatch.setattr)

@@ -17,7 +17,7 @@ from ctr_pipeline.distributed.coordination.moves import (
     plan_balance,
     rank_partitions,
 )
-from ctr_pipeline.distributed.coordination.placement import place_evenly
+from ctr_pipeline.distributed.coordination.placement import even_placement
 
 
 def loads(pulled, pushed, partitions=(3, 5, 7)):
@@ -47,7 +47,7 @@ def test_a_server_that_served_nothing_has_no_busy_partition():
 @given(st.integers(1, 40), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 9))
 @settings(deadline=None)
 def test_moves_end_with_as_many_partitions_at_each_wanted_server(partitions, numbers, most):
-    placement = place_evenly(partitions, 10, numbers[0], is_divided=True)
+    placement = even_placement(partitions, 10, numbers[0], is_divided=True)
     for wanted in numbers[1:]:
         for version in range(1000):
             planned = plan_balance(placement, wanted, most_partitions=most)

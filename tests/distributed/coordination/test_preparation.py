@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ctr_pipeline.distributed.coordination.preparation import (
     MOST_UNITS,
     PreparationBoard,
+    Unit,
     UnitReport,
     plan_units,
 )
@@ -25,7 +26,7 @@ def make_board(records=None, units=UNITS):
 
 
 def finish(board, worker, lease, now=0.0):
-    report = UnitReport(worker, lease, lease.unit.num_rows, finished=True)
+    report = UnitReport(worker, lease, lease.unit.size, finished=True)
     return board.report(report, now).has_lease
 
 
@@ -38,30 +39,31 @@ def test_units_hold_all_parts_in_order_and_are_few(part_rows, rows_per_unit):
     assert len(units) <= MOST_UNITS
     part = row = 0
     for number, unit in enumerate(units):
-        assert (unit.number, unit.first_part, unit.first_row) == (number, part, row)
-        assert unit.num_rows == sum(part_rows[part : part + unit.num_parts])
-        assert unit.num_rows >= rows_per_unit or unit is units[-1]
-        part, row = part + unit.num_parts, row + unit.num_rows
+        assert (unit.number, unit.first_part, unit.start) == (number, part, row)
+        assert unit.size == sum(part_rows[part : part + unit.num_parts])
+        assert unit.size >= rows_per_unit or unit is units[-1]
+        part, row = part + unit.num_parts, row + unit.size
     assert (part, row) == (len(part_rows), sum(part_rows))
 
 
-def test_units_are_leased_in_order_and_then_workers_wait_and_end():
+def test_units_are_leased_in_order_until_there_is_none():
     board = make_board()
-    leases = [board.lease(f"w{number}", 0.0).lease for number in range(len(UNITS))]
+    leases = [board.lease(f"w{number}", 0.0) for number in range(len(UNITS))]
     assert [lease.unit for lease in leases] == UNITS
-    assert board.lease("late", 0.0).verdict == "wait"
+    assert board.lease("late", 0.0) is None
     for number, lease in enumerate(leases):
         assert finish(board, f"w{number}", lease)
-    assert board.lease("late", 0.0).verdict == "end"
+    assert board.is_over
+    assert board.lease("late", 0.0) is None
     assert board.parts_of("train") == ["00000-1", "00001-1", "00002-1"]
     assert board.parts_of("test") == ["00000-1"]
 
 
 def test_an_older_attempt_does_not_count():
     board = make_board()
-    old = board.lease("a", 0.0).lease
+    old = board.lease("a", 0.0)
     assert board.take_silent(SILENCE_SECONDS + 0.1) == ["a"]
-    new = board.lease("b", 6.0).lease
+    new = board.lease("b", 6.0)
     assert (new.unit, new.attempt) == (old.unit, 2)
     assert not finish(board, "a", old)
     assert board.num_done == 0
@@ -72,7 +74,7 @@ def test_an_older_attempt_does_not_count():
 
 def test_a_report_whose_answer_was_lost_is_answered_again():
     board = make_board()
-    lease = board.lease("a", 0.0).lease
+    lease = board.lease("a", 0.0)
     assert finish(board, "a", lease)
     assert finish(board, "a", lease)
     assert board.num_done == 1
@@ -80,11 +82,11 @@ def test_a_report_whose_answer_was_lost_is_answered_again():
 
 def test_a_worker_that_reports_keeps_its_unit():
     board = make_board()
-    lease = board.lease("a", 0.0).lease
+    lease = board.lease("a", 0.0)
     for now in range(1, 30):
         board.report(UnitReport("a", lease, now % 10), float(now))
         assert not board.take_silent(now + SILENCE_SECONDS - 0.1)
-    assert board.rows_done == 29 % 10
+    assert board.amount_done == 29 % 10
 
 
 def test_a_unit_that_fails_too_often_fails_the_job_and_lost_workers_do_not():
@@ -94,22 +96,22 @@ def test_a_unit_that_fails_too_often_fails_the_job_and_lost_workers_do_not():
         board.lose(f"lost{number}", "")
     assert not board.failure
     for number in range(MAX_FAILURES):
-        lease = board.lease(f"bad{number}", 0.0).lease
+        lease = board.lease(f"bad{number}", 0.0)
         assert lease.unit == UNITS[0]
         board.report(UnitReport(f"bad{number}", lease, 0, failure="the disk is full"), 0.0)
     assert "rows 0 to 9 of train" in board.failure
     assert "the disk is full" in board.failure
-    assert board.lease("next", 0.0).verdict == "end"
+    assert board.lease("next", 0.0) is None
 
 
 def test_what_is_done_outlives_the_board_and_attempts_are_never_used_twice():
     board, records = make_board(), {}
-    done, open_ = board.lease("a", 0.0).lease, board.lease("b", 0.0).lease
+    done, open_ = board.lease("a", 0.0), board.lease("b", 0.0)
     finish(board, "a", done)
     records |= json.loads(json.dumps(board.take_changed()))
     after = make_board(records)
     assert after.num_done == 1
-    again = after.lease("c", 0.0).lease
+    again = after.lease("c", 0.0)
     assert again.unit == open_.unit
     assert again.attempt == open_.attempt + 1
     assert after.parts_of("train")[0] == done.part
@@ -135,10 +137,9 @@ def test_one_attempt_of_each_unit_counts_in_any_order_of_events(events):
         worker = f"w{number}"
         lease = believed.get(worker)
         if what == "lease":
-            reply = board.lease(worker, now)
-            believed[worker] = reply.lease
-            if reply.lease is not None:
-                attempt = (reply.lease.unit.name, reply.lease.attempt)
+            lease = believed[worker] = board.lease(worker, now)
+            if lease is not None:
+                attempt = (lease.unit.name, lease.attempt)
                 assert attempt not in used
                 used.add(attempt)
         elif what in {"rows", "finish", "fail"} and lease is not None:
@@ -161,19 +162,39 @@ def test_one_attempt_of_each_unit_counts_in_any_order_of_events(events):
         held = [board.unit_of(f"w{one}") for one in range(4)]
         named = [unit.name for unit in held if unit is not None]
         assert len(named) == len(set(named))
-        assert 0 <= board.rows_done <= board.num_rows
+        assert 0 <= board.amount_done <= board.size
     board = make_board(records)
-    while (reply := board.lease("last", now)).lease is not None:
-        assert (reply.lease.unit.name, reply.lease.attempt) not in used
-        assert finish(board, "last", reply.lease, now)
+    while (lease := board.lease("last", now)) is not None:
+        assert (lease.unit.name, lease.attempt) not in used
+        assert finish(board, "last", lease, now)
     assert board.is_over
-    assert board.rows_done == board.num_rows
+    assert board.amount_done == board.size
 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_reports_on_other_units_are_refused(finished):
     board = make_board()
     (other,) = plan_units("train", [30], 30)
-    lease = make_board(units=[other]).lease("a", 0.0).lease
+    lease = make_board(units=[other]).lease("a", 0.0)
     assert not board.report(UnitReport("a", lease, 3, finished=finished), 0.0).has_lease
     assert board.num_done == 0
+
+
+def test_a_run_is_a_unit_of_its_stages_and_what_its_worker_says_is_taken_once():
+    whole = Unit("run", 0, first_part=0, num_parts=1, start=0, size=5, measure="stages")
+    board = PreparationBoard([whole], {}, silence_seconds=5.0, max_failures=2)
+    first = board.lease("a", 0.0)
+    board.report(UnitReport("a", first, 2, said=("Writing the report",)), 0.0)
+    assert (board.amount_done, board.take_said(), board.take_said()) == (
+        2,
+        ["Writing the report"],
+        [],
+    )
+    board.lose("a", "")
+    # It speaks of a lease that it has lost.
+    board.report(UnitReport("a", first, 5, finished=True, said=("Done",)), 0.0)
+    assert (board.num_done, board.take_said()) == (0, [])
+    for worker in ("b", "c"):
+        lease = board.lease(worker, 0.0)
+        board.report(UnitReport(worker, lease, 0, failure="the disk is full"), 0.0)
+    assert board.failure == "the run could not be finished: the disk is full"

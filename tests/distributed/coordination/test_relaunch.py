@@ -3,7 +3,7 @@ import pytest
 from ctr_pipeline.distributed.coordination.relaunch import decide_relaunch, explain_end
 
 
-@pytest.mark.parametrize("reason", ["killed", "evicted", "node_lost", "completed"])
+@pytest.mark.parametrize("reason", ["killed", "evicted", "preempted", "node_lost", "completed"])
 def test_what_came_from_outside_is_made_good_at_once_and_blames_nobody(reason):
     relaunch = decide_relaunch(reason, registered=True, ends_in_row=1)
     assert (relaunch.delay_seconds, relaunch.blames_program) == (0.0, False)
@@ -35,12 +35,22 @@ def test_delays_double_up_to_a_minute(reason, delays):
     assert decide_relaunch(reason, registered=True, ends_in_row=10**6).delay_seconds == 60.0
 
 
+def test_an_end_whose_cause_the_launcher_changes_blames_nobody():
+    found = decide_relaunch("out_of_memory", registered=True, ends_in_row=1, is_remedied=True)
+    assert (found.delay_seconds, found.blames_program) == (0.0, False)
+    found = decide_relaunch("out_of_memory", registered=True, ends_in_row=2, is_remedied=True)
+    assert (found.delay_seconds, found.blames_program) == (0.5, False)
+
+
 def test_out_of_memory_names_the_size_and_the_remedy():
     text = explain_end("out_of_memory", 71, member="worker 3", rss_bytes=3 * 2**30)
     assert text == (
         "worker 3 ran out of memory (it last held 3.0 GiB): give it more, or set a smaller "
         "train.batch_size"
     )
+    remedy = "its next pod may use 3Gi"
+    text = explain_end("out_of_memory", 137, member="ps 1", rss_bytes=0, remedy=remedy)
+    assert text == "ps 1 ran out of memory; its next pod may use 3Gi"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,7 @@ def test_out_of_memory_names_the_size_and_the_remedy():
         ("killed", 143, "worker 0 was ended by SIGTERM"),
         ("killed", None, "worker 0 was killed"),
         ("evicted", 137, "worker 0 was evicted"),
+        ("preempted", 143, "worker 0 gave way to a pod of higher priority"),
         ("node_lost", None, "worker 0 was lost with its node"),
         ("not_started", 70, "worker 0 could not be started"),
         ("not_started", 73, "worker 0 ended, as the system allowed it no more threads"),

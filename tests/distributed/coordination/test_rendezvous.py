@@ -15,11 +15,13 @@ from hypothesis.stateful import (
 
 from ctr_pipeline.distributed.coordination.rendezvous import (
     EXIT_TAG,
+    CutOff,
     Met,
     Refused,
     Rendezvous,
     RendezvousTimes,
     World,
+    decide_left_out,
 )
 
 TIMES = RendezvousTimes(gather_seconds=0.5, lease_seconds=10.0, straggler_seconds=60.0)
@@ -40,12 +42,19 @@ class Nodes:
             assert action.call not in self.answers, "answered twice"
             self.answers[action.call] = action.reply
 
-    def join(self, address, *, reset=False, nodes=None):
+    def join(self, address, *, reset=False, nodes=None, has_failed=False, unreachable=()):
         self.calls += 1
         least, most = nodes or self.range
         self._take(
             self.machine.get_cluster_spec(
-                address, least, most, reset=reset, call=self.calls, now=self.now
+                address,
+                least,
+                most,
+                reset=reset,
+                call=self.calls,
+                now=self.now,
+                has_failed=has_failed,
+                unreachable=unreachable,
             )
         )
         return self.calls
@@ -136,6 +145,76 @@ def test_an_impossible_range_is_refused(nodes, bounds):
     assert nodes.answers[nodes.join("a", nodes=bounds)].code == "range"
 
 
+@pytest.mark.parametrize(
+    ("cut", "left_out"),
+    [
+        ([], ""),
+        (["ab"], "b"),
+        (["ac"], "c"),
+        # a complains about all others, or all about a: either way, its network is at fault.
+        (["ab", "ac", "ad"], "a"),
+        (["ab", "bc"], "b"),
+        (["ab", "cd"], "db"),
+        (["ab", "bc", "ca"], "cb"),
+        (["ab", "bc", "cd", "da"], "db"),
+    ],
+)
+def test_whoever_is_cut_off_from_most_is_left_out_or_else_the_youngest(cut, left_out):
+    assert decide_left_out("abcd", {frozenset(pair) for pair in cut}) == tuple(left_out)
+
+
+def test_one_of_two_members_that_are_cut_off_is_left_out_of_the_next_world(nodes):
+    nodes.form("a", "b", "c")
+    # Of two sides, one may not have noticed.
+    first, cut_off = nodes.join("a", unreachable=["b"]), nodes.join("b")
+    assert nodes.answers.keys().isdisjoint({first, cut_off}), "c may be cut off from others, too"
+    last = nodes.join("c")
+    nodes.wait(0.5)
+    assert nodes.answers[cut_off] == CutOff("b", ("a",))
+    assert nodes.answers[cut_off].reason == "b and a cannot reach each other"
+    assert nodes.answers[first] == World(2, ("a", "c"), 0)
+    assert nodes.answers[last] == World(2, ("a", "c"), 1)
+    # What was said of it does not stick to the address.
+    back = nodes.join("b")
+    nodes.join("a")
+    nodes.join("c")
+    assert nodes.answers[back] == World(3, ("a", "c", "b"), 2)
+
+
+def test_too_few_that_reach_each_other_wait_for_another(nodes):
+    nodes.form("a", "b")
+    waiting = nodes.join("a")
+    cut_off = nodes.join("b", unreachable=["a"])
+    assert nodes.answers[cut_off] == CutOff("b", ("a",))
+    nodes.wait(100.0)
+    assert waiting not in nodes.answers
+    nodes.join("c")
+    nodes.wait(0.5)
+    assert nodes.answers[waiting] == World(2, ("a", "c"), 0)
+
+
+def test_one_that_was_away_for_longer_than_its_lease_accuses_nobody(nodes):
+    nodes.form("a", "b", "c")
+    nodes.wait(9.0)
+    for one in "ab":
+        nodes.poll(one)
+    nodes.wait(2.0)
+    calls = [nodes.join(one) for one in "ab"]
+    back = nodes.join("c", unreachable=["a", "b"])
+    assert [nodes.answers[call] for call in (*calls, back)] == [
+        World(2, ("a", "b", "c"), rank) for rank in range(3)
+    ]
+
+
+def test_one_that_was_lost_since_is_no_cut(nodes):
+    nodes.form("a", "b", "c")
+    nodes.join("a", unreachable=["b"])
+    nodes.join("c", unreachable=["b"])
+    nodes.leave("b")
+    nodes.wait(0.5)
+    assert nodes.machine.addresses == ("a", "c")
+
+
 def test_a_joiner_is_reported_and_ends_nothing_until_a_member_asks(nodes):
     nodes.form("a", "b")
     late = nodes.join("c")
@@ -155,6 +234,17 @@ def test_a_restart_of_one_member_is_seen_by_the_others(nodes):
     assert nodes.poll("b") == 0
     nodes.join("a")
     assert nodes.poll("b") == 1
+
+
+def test_a_member_whose_step_failed_is_missed_like_one_that_is_lost_until_the_next_world(nodes):
+    nodes.form("a", "b", "c")
+    nodes.join("a", has_failed=True)
+    assert [nodes.poll(one) for one in "bc"] == [-1, -1]
+    nodes.join("b", has_failed=True)
+    assert nodes.poll("c") == -2
+    nodes.join("c")
+    assert nodes.machine.version == 2
+    assert [nodes.poll(one) for one in "abc"] == [0, 0, 0]
 
 
 def test_a_lease_that_ends_counts_as_a_loss_before_joiners(nodes):
@@ -328,7 +418,7 @@ def test_the_job_has_finished_when_all_have_succeeded(nodes):
     assert nodes.answers[nodes.join("e")].code == "finished"
     for one in "abc":
         nodes.leave(one)
-    assert nodes.machine.is_idle
+    assert not nodes.machine.nodes
 
 
 def test_nobody_joins_a_world_in_which_a_member_has_succeeded(nodes):
@@ -372,9 +462,15 @@ class RendezvousMachine(RuleBasedStateMachine):
         self.asked = {}
         self.gone = set()
 
-    @rule(address=ADDRESSES, reset=st.booleans())
-    def join(self, address, reset):
-        self.asked[self.nodes.join(address, reset=reset)] = address
+    @rule(
+        address=ADDRESSES,
+        reset=st.booleans(),
+        has_failed=st.booleans(),
+        unreachable=st.just(()) | st.lists(ADDRESSES, max_size=2),
+    )
+    def join(self, address, reset, has_failed, unreachable):
+        call = self.nodes.join(address, reset=reset, has_failed=has_failed, unreachable=unreachable)
+        self.asked[call] = address
 
     @rule(address=ADDRESSES, back=st.integers(0, 1))
     def poll(self, address, back):
@@ -382,7 +478,8 @@ class RendezvousMachine(RuleBasedStateMachine):
         number = self.nodes.poll(address, machine.version - back)
         if back or address not in machine.members:
             assert number < 0
-        elif set(self.waiting()) & set(machine.members):
+        elif machine._waiting.keys() & set(machine.members):
+            # A member has asked for the next world; one that waits in a barrier has not.
             assert number != 0
 
     @rule(address=ADDRESSES, tag=st.sampled_from(["t", "t", EXIT_TAG]), seconds=st.floats(0.0, 9.0))
@@ -453,7 +550,7 @@ class RendezvousMachine(RuleBasedStateMachine):
         for address in "abcde":
             nodes.leave(address)
         assert self.waiting() == []
-        assert nodes.machine.is_idle
+        assert not nodes.machine.nodes
         if not nodes.machine.finished:
             version = nodes.machine.version
             for address in "abcde"[: nodes.range[1]]:

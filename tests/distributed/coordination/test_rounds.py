@@ -9,11 +9,16 @@ from ctr_pipeline.distributed.coordination.rounds import (
     admit_push,
     worker_number,
 )
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
+from ctr_pipeline.specs.course import UpdateRule
 
 
 def rule(mode, *, grads_to_wait=1, max_staleness=0, scale=False):
-    return UpdateRule(mode, grads_to_wait, max_staleness, scale)
+    return UpdateRule(
+        update=mode,
+        grads_to_wait=grads_to_wait,
+        max_staleness=max_staleness,
+        scale_learning_rate_by_staleness=scale,
+    )
 
 
 def batch(number, task=0, attempt=1):

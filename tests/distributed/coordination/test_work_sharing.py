@@ -24,25 +24,30 @@ def key_of(number):
 
 
 def test_a_worker_always_gets_one_task():
-    assert not holds_enough(make_queue(), work_ahead_seconds=5.0, num_todo=1, num_workers=100)
+    assert not holds_enough(
+        make_queue(), work_ahead_seconds=5.0, num_todo=1, num_workers=lambda: 100
+    )
 
 
 @pytest.mark.parametrize(("num_held", "enough"), [(1, False), (2, False), (3, True)])
 def test_a_worker_holds_work_for_the_work_ahead_seconds(num_held, enough):
     # 32 records/s for 5 s are 160 records: more than two tasks of 64.
     queue = make_queue(*range(num_held), speed=32.0)
-    assert holds_enough(queue, work_ahead_seconds=5.0, num_todo=50, num_workers=1) is enough
+    assert holds_enough(queue, work_ahead_seconds=5.0, num_todo=50, num_workers=lambda: 1) is enough
 
 
 def test_of_an_unknown_speed_one_task_is_enough():
-    assert holds_enough(make_queue(0), work_ahead_seconds=5.0, num_todo=50, num_workers=1)
+    assert holds_enough(make_queue(0), work_ahead_seconds=5.0, num_todo=50, num_workers=lambda: 1)
 
 
 @pytest.mark.parametrize(("num_todo", "enough"), [(6, True), (7, False)])
 def test_near_the_end_nobody_holds_more_than_a_share(num_todo, enough):
     # Of 8 tasks each of 4 workers gets 2, of 9 some get 3.
     queue = make_queue(0, 1, speed=1e9)
-    assert holds_enough(queue, work_ahead_seconds=5.0, num_todo=num_todo, num_workers=4) is enough
+    assert (
+        holds_enough(queue, work_ahead_seconds=5.0, num_todo=num_todo, num_workers=lambda: 4)
+        is enough
+    )
 
 
 def test_leases_that_the_worker_does_not_name_are_lost():

@@ -148,7 +148,7 @@ def test_states_of_a_script():
     assert (running.state, good.state, bad.state) == (HEALTHY, SUCCEEDED, FAILED)
     assert (good.exit_code, bad.exit_code) == (0, 7)
     assert _end(good) == []
-    _end(running)
+    _end(running, grace=20.0)
     assert (running.state, running.exit_code) == (FAILED, 128 + signal.SIGTERM)
 
 
@@ -215,7 +215,7 @@ while not (folder / "done").exists():
 class Job:
     """A rendezvous and agents in threads, of a script that writes its TF_CONFIG and waits."""
 
-    def __init__(self, folder, stack, nodes):
+    def __init__(self, folder, stack, nodes, gather_seconds=0.5):
         self.folder = folder
         self.nodes = nodes
         self.lines = []
@@ -223,7 +223,7 @@ class Job:
         self.agents = {}
         self.threads = []
         self.access = Access.within_process()
-        self.times = RendezvousTimes(gather_seconds=0.5, lease_seconds=4.0)
+        self.times = RendezvousTimes(gather_seconds=gather_seconds, lease_seconds=4.0)
         self.server = stack.enter_context(RendezvousServer("127.0.0.1:0", self.access, self.times))
         stack.callback(self.stop)
 
@@ -277,7 +277,7 @@ class Job:
 @pytest.fixture
 def start_job(tmp_path):
     with ExitStack() as stack:
-        yield lambda least, most: Job(tmp_path, stack, (least, most))
+        yield lambda least, most, **times: Job(tmp_path, stack, (least, most), **times)
 
 
 def test_tf_config(start_job):
@@ -303,7 +303,8 @@ def test_tf_config_growth(start_job):
 
 
 def test_tf_config_shrink(start_job):
-    job = start_job(2, 3)
+    # Two would do, and the third one may be late.
+    job = start_job(2, 3, gather_seconds=3.0)
     for name in ("a:1", "b:1", "c:1"):
         job.start(name)
     before = job.expect_world(1, "a:1", "b:1", "c:1")

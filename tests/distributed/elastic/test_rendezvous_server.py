@@ -18,7 +18,7 @@ from ctr_pipeline.distributed.elastic.secrets import load_access, make_access
 from ctr_pipeline.distributed.elastic.service import RendezvousServer
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
-from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 
 TIMES = RendezvousTimes(gather_seconds=0.3, lease_seconds=2.0)
 NODES = NodeRange(2, 3)
@@ -27,10 +27,10 @@ NODES = NodeRange(2, 3)
 class Served:
     """A rendezvous, and clients of it whose calls run in threads."""
 
-    def __init__(self, stack):
+    def __init__(self, stack, times=TIMES):
         self._stack = stack
         self.access = Access.within_process()
-        self.server = stack.enter_context(RendezvousServer("127.0.0.1:0", self.access, TIMES))
+        self.server = stack.enter_context(RendezvousServer("127.0.0.1:0", self.access, times))
         self.threads = stack.enter_context(ThreadPoolExecutor(16))
 
     def client(self, address):
@@ -49,15 +49,10 @@ class Served:
         for number, address in enumerate(addresses):
             clients.append(self.client(address))
             calls.append(self.join(clients[-1]))
-            wait_until(lambda number=number: self.num_known > number)
+            wait_until(lambda number=number: len(self.server.nodes) > number)
         for call in calls:
             call.result(30)
         return clients
-
-    @property
-    def num_known(self):
-        machine = self.server._rendezvous
-        return len({*machine._members, *machine._waiting})
 
 
 @pytest.fixture
@@ -109,19 +104,21 @@ def test_reset_workers(served):
     assert second.get_waiting_nodes(2) == 0
 
 
-def test_a_member_that_falls_silent_is_lost(served):
-    first, _ = served.form("a:1", "b:1")
-    wait_until(lambda: first.get_waiting_nodes(1) == -1)
+def test_a_member_that_falls_silent_is_lost():
+    with ExitStack() as stack:
+        served = Served(stack, RendezvousTimes(gather_seconds=0.3, lease_seconds=0.5))
+        first, _ = served.form("a:1", "b:1")
+        wait_until(lambda: first.get_waiting_nodes(1) == -1)
 
 
 def test_a_member_whose_process_ends_while_it_waits_is_lost(served):
     waiting = served.client("a:1")
     call = served.join(waiting)
-    wait_until(lambda: served.num_known == 1)
+    wait_until(lambda: served.server.nodes)
     waiting.cancel()
     with pytest.raises(PeerUnavailable):
         call.result(30)
-    wait_until(lambda: served.num_known == 0)
+    wait_until(lambda: not served.server.nodes)
 
 
 def test_synchronize(served):
@@ -165,17 +162,36 @@ def test_the_server_knows_when_the_job_has_finished(served):
     assert served.server.wait_until_finished(10.0)
 
 
+def test_worlds_of_a_server_that_comes_after_are_later_ones(tmp_path):
+    access = Access.within_process()
+    for versions in ((1, 2), (3, 4)):
+        with RendezvousServer("127.0.0.1:0", access, TIMES, worlds=tmp_path / "newest") as server:
+            client = RendezvousClient(server.address, "a:1", access)
+            for version in versions:
+                world = client.get_cluster_spec(NodeRange(1, 1), reset=True, timeout_seconds=30.0)
+                assert world.version == version
+            client.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"7 or 8", b"\xff"])
+def test_a_damaged_file_of_worlds_is_named(tmp_path, content):
+    (tmp_path / "newest").write_bytes(content)
+    access = Access.within_process()
+    with pytest.raises(RunFolderError, match=r"newest: cannot be read as .* remove the file"):
+        RendezvousServer("127.0.0.1:0", access, TIMES, worlds=tmp_path / "newest")
+
+
 def test_only_holders_of_the_access_folder_join(tmp_path):
     assert make_access(tmp_path / "one")
     assert not make_access(tmp_path / "one")
     make_access(tmp_path / "other")
     with RendezvousServer("127.0.0.1:0", load_access(tmp_path / "one", "master"), TIMES) as server:
-        for folder, expected in (("one", World), ("other", PeerUnavailable)):
+        for folder, seconds, expected in (("one", 30.0, World), ("other", 0.6, PeerUnavailable)):
             client = RendezvousClient(
                 server.address, "a:1", load_access(tmp_path / folder, "worker")
             )
             try:
-                found = client.get_cluster_spec(NodeRange(1, 1), timeout_seconds=2.0)
+                found = client.get_cluster_spec(NodeRange(1, 1), timeout_seconds=seconds)
             except PeerUnavailable as error:
                 found = error
             client.close()

@@ -279,7 +279,8 @@ def send_garbage(address: str, data: bytes, *, timeout_seconds: float = 5.0) -> 
         socket.create_connection((host, int(port)), timeout=timeout_seconds) as connection,
     ):
         connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)  # a connection that was reset is none: ENOTCONN
         while block := connection.recv(_BLOCK_BYTES):
             answer += block
     return answer

@@ -1,5 +1,6 @@
 """The watch over real runs that chaos and speed rest on counts and finds what it says."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -10,6 +11,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from chaos import (
     FULL,
@@ -25,7 +27,8 @@ from chaos import (
 )
 from chaos_faults import FAULTS, Disturbance
 from chaos_network import NETWORK_FAULTS
-from watched_run import MissedError, Moment, OverdueError, WatchedRun, wait_until_gone
+from job_watch import MissedError, Moment, OverdueError
+from watched_run import WatchedRun, command_lines, wait_until_gone, with_word
 
 from ctr_pipeline.config.loader import config_from_mapping
 
@@ -111,11 +114,13 @@ def test_every_process_is_found_whoever_its_parent_is_and_none_is_left(run):
 
         def orphans():
             others = [one for one in run.processes() if one.pid != run.pid]
-            return [one for one in others if run.pid not in {p.pid for p in one.parents()}]
+            with contextlib.suppress(psutil.Error):  # those between have ended meanwhile
+                return [one for one in others if run.pid not in {p.pid for p in one.parents()}]
+            return []
 
         run.wait_for("the orphan", orphans, 20.0)
         pids = [one.pid for one in run.processes()]
-    assert wait_until_gone(pids, 5.0)
+    assert wait_until_gone(pids, 20.0)
     assert run.processes() == []
 
 
@@ -123,18 +128,73 @@ def test_only_processes_of_the_run_are_signalled(run):
     with run:
         run.start()
         run.send(run.pid, signal.SIGKILL)
-        assert run.wait(5.0) == -signal.SIGKILL
+        assert run.wait(20.0) == -signal.SIGKILL
         with pytest.raises(MissedError, match="was gone"):
             run.send(run.pid, signal.SIGKILL)
     with pytest.raises(MissedError, match="none of this run"):
         run.send(os.getpid(), signal.SIGKILL)
 
 
+WORKER = """
+import pathlib, sys, time
+time.sleep(0.3)
+pathlib.Path("begun").touch()
+time.sleep(0.5)
+pathlib.Path("done").touch()
+time.sleep(120)
+"""
+
+
+def test_a_worker_stands_still_as_soon_as_something_is_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with WatchedRun(tmp_path, {}, program=[sys.executable, "-c", WORKER, "--units"]) as run:
+        run.start()
+        begun, done = tmp_path / "begun", tmp_path / "done"
+        (worker,) = run.hold_workers_when("work", begun.exists, "--units", 20.0)
+        assert worker.pid == run.pid
+        run.wait_for("its standing still", lambda: is_stopped(run), 20.0)
+        assert not done.exists()
+        worker.resume()
+        run.wait_for("its end", done.exists, 20.0)
+        with pytest.raises(OverdueError, match="never came: more"):
+            run.hold_workers_when("more", lambda: False, "--units", 0.1)
+    assert run.leaves_none()
+
+
+def is_stopped(run):
+    return psutil.Process(run.pid).status() == psutil.STATUS_STOPPED
+
+
+def test_workers_are_slow_while_more_is_done_than_may_be(run):
+    with run:
+        run.start()
+        training(run)
+        run.view.members[0].pid = run.pid
+        most = [0.1]
+        with run.paced(lambda: most[0]):
+            run.wait_for("its standing still", lambda: is_stopped(run), 20.0)
+            run.wait_for("its going on", lambda: not is_stopped(run), 20.0)
+            run.wait_for("its standing still again", lambda: is_stopped(run), 20.0)
+            most[0] = 0.5
+        run.wait_for("its going on", lambda: not is_stopped(run), 20.0)
+
+
+def test_command_lines_are_those_of_processes_that_live(run):
+    with run:
+        run.start()
+        process = psutil.Process(run.pid)
+        run.wait_for("its command line", lambda: with_word([process], "run") == [process], 20.0)
+        assert sys.executable in command_lines([process])[0]
+        run.send(run.pid, signal.SIGKILL)
+        run.wait(5.0)
+        assert command_lines([process]) == with_word([process], "run") == []
+
+
 def test_waiting_ends_with_the_run(run):
     with run:
         run.start()
         run.send(run.pid, signal.SIGKILL)
-        run.wait(5.0)
+        run.wait(20.0)
         with pytest.raises(OverdueError, match="the run ended before"):
             run.wait_for("something", lambda: False, 60.0)
 
@@ -293,17 +353,18 @@ def test_an_event_of_an_earlier_fault_is_not_taken_for_a_new_one(run):
     assert len(chaos.problems) == 1
 
 
-def test_restarts_are_counted_through_a_resumption(run):
+def test_restarts_are_counted_through_a_resumption(tmp_path):
+    run = WatchedRun(tmp_path, {}, program=[sys.executable, "-c", ""])
+
     def look(restarts):
         member = SimpleNamespace(role="ps", index=0, restarts=restarts)
         records = SimpleNamespace(trained=0, repeated=0)
         view = SimpleNamespace(
             members=[member], state="training", records=records, samples_per_second=0.0
         )
-        run._look(SimpleNamespace(ask=lambda *_: view))
+        run.take_in(view)
 
     look(2)
-    run._program = (sys.executable, "-c", "")
     run.start()
     look(1)
     run.wait(60.0)

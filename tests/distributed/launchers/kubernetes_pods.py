@@ -30,6 +30,11 @@ class LocalPods:
         self.folder = folder
         self.pods = {}
         self.refusals = []  # raised by the next creations, in order
+        self.patches, self.events = [], []
+        # Its pods end with the process that holds them: a driver that goes takes them with it.
+        self.job = {"metadata": {"name": "clicks"}, "spec": {"suspend": True}}
+        self.watches_are_silent = False  # changes are noted and nobody hears of them
+        self.node_is_lost = False  # what runs goes on, whatever becomes of its pod
         self._processes = {}
         self._versions = itertools.count(1)
         self._watches = []
@@ -56,7 +61,20 @@ class LocalPods:
         for one in watches:
             one.put(None)
 
+    def change(self, name, status):
+        """What the kubelet says of a pod from now on."""
+        with self._lock:
+            self.pods[name]["status"] = status
+            self._changed(self.pods[name], "MODIFIED")
+
+    def patch(self, kind, name, patch):
+        self.patches.append((kind, name, patch))
+        return self.job
+
     def create(self, manifest):
+        if manifest["kind"] == "Event":
+            self.events.append(manifest)
+            return manifest
         with self._lock:
             if self.refusals:
                 raise self.refusals.pop(0)
@@ -66,6 +84,7 @@ class LocalPods:
             pod = copy.deepcopy(manifest)
             pod["metadata"]["uid"] = f"uid-{next(self._versions)}"
             pod["metadata"]["creationTimestamp"] = f"{next(self._versions):012d}"
+            pod["spec"]["nodeName"] = "node1"
             pod["status"] = {"phase": "Running", "containerStatuses": [_status("running", {})]}
             self.pods[name] = pod
             self._changed(pod, "ADDED")
@@ -84,7 +103,11 @@ class LocalPods:
             if pod is None or uid not in {None, pod["metadata"]["uid"]}:
                 return
             process = self._processes[name]
-            pod["metadata"]["deletionTimestamp"] = "now"
+            pod["metadata"]["deletionTimestamp"] = f"{next(self._versions):012d}"
+            pod["metadata"]["deletionGracePeriodSeconds"] = grace_seconds
+            self._changed(pod, "MODIFIED")
+            if self.node_is_lost:
+                return
             if process.poll() is not None:
                 self._gone(pod)
                 return
@@ -139,7 +162,7 @@ class LocalPods:
 
     def _changed(self, pod, kind):
         pod["metadata"]["resourceVersion"] = str(next(self._versions))
-        for one in self._watches:
+        for one in () if self.watches_are_silent else self._watches:
             one.put((kind, copy.deepcopy(pod)))
 
     def _matching(self, selector):

@@ -115,6 +115,12 @@ class PlainLauncher:
         with self._lock:
             return self._master.failure
 
+    def is_followed(self):
+        return False
+
+    def publish(self, news):
+        pass
+
     def __enter__(self):
         return self
 
@@ -122,7 +128,7 @@ class PlainLauncher:
         with self._lock:
             self._over.set()
             for member in self._members.values():
-                self._stop(member, 2.0)
+                self._stop(member, self._context.closing_seconds)
         self._thread.join()
 
     def _stop(self, member, grace_seconds):

@@ -15,6 +15,7 @@ class TestClassifyExit:
             (3, False, 1, "error"),
             (71, False, 0, "out_of_memory"),
             (73, False, 0, "not_started"),
+            (74, False, 0, "killed"),
             (-9, False, 0, "killed"),
             (-9, False, 1, "out_of_memory"),
             # We did it, whatever else the system killed meanwhile.

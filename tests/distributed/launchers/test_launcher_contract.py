@@ -12,13 +12,14 @@ from kubernetes_pods import LocalPods
 from launched import SLEEP, Scripts, is_alive
 from waiting import wait_until
 
+from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.distributed.coordination.launching import LauncherContext
 from ctr_pipeline.distributed.launchers.kubernetes.launcher import KubernetesLauncher
 from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob
-from ctr_pipeline.pipeline.job.launchers import open_launcher
+from ctr_pipeline.pipeline.job.launchers import open_launcher, series_of_drivers
 from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
 
-PLAIN = LauncherKind("plain", "plain_launcher:PlainLauncher", "children of this process")
+PLAIN = LauncherKind("plain", "plain_launcher:PlainLauncher", "children of this process", 4)
 
 ENDS_WHEN_ASKED = """
 import signal, sys, time
@@ -79,17 +80,32 @@ class Opened:
         wait_until(lambda: "ready" in self.log(name))
 
 
-@pytest.fixture(params=[*LAUNCHERS.values(), PLAIN], ids=lambda kind: kind.mode)
+# A pod is two interpreters, one that watches the other. `test_kubernetes_launcher.py` starts few.
+KINDS = [
+    pytest.param(kind, id=kind.mode, marks=[pytest.mark.slow] * (kind.mode == "kubernetes"))
+    for kind in (*LAUNCHERS.values(), PLAIN)
+]
+
+
+@pytest.fixture(params=KINDS)
 def launch(request, tmp_path):
     with ExitStack() as stack:
 
         def start(**texts):
             scripts = Scripts(**texts)
-            context = LauncherContext(scripts, tmp_path / "logs", {"GIVEN_TO_MEMBERS": "seen"})
+            context = LauncherContext(
+                scripts, tmp_path / "logs", {"GIVEN_TO_MEMBERS": "seen"}, closing_seconds=0.3
+            )
             launcher = stack.enter_context(open_for_test(request.param, context, tmp_path))
             return Opened(launcher, scripts, tmp_path / "logs")
 
         yield start
+
+
+@pytest.mark.parametrize(("mode", "series"), [("kubernetes", "0a1b"), ("processes", "")])
+def test_drivers_follow_one_another_in_a_cluster_alone(monkeypatch, mode, series):
+    monkeypatch.setenv("CTRPIPE_OWNER_UID", "0a1b")
+    assert series_of_drivers(RuntimeConfig(mode=mode)) == series
 
 
 class TestStart:

@@ -31,6 +31,8 @@ class Recorded:
 
     def stop(self, role, index, incarnation, *, grace_seconds):
         self.asked.append(("stop", role, index, incarnation, grace_seconds))
+        if self.error is not None:
+            raise self.error
 
     def observe(self):
         return (STATE,)
@@ -62,11 +64,13 @@ def test_what_the_master_asks_arrives(service, launcher, remote):
 
 
 @pytest.mark.parametrize("error", [LauncherBusyError, CannotLaunchError])
-def test_why_a_member_is_not_started_comes_back(service, launcher, remote, error):
+def test_why_a_member_is_not_started_or_ended_comes_back(service, launcher, remote, error):
     service.serve(launcher)
     launcher.error = error("no more processes")
     with pytest.raises(error, match="no more processes"):
         remote.start("ps", 0)
+    with pytest.raises(error, match="no more processes"):
+        remote.stop("ps", 0, "b" * 16, grace_seconds=0.0)
 
 
 def test_it_is_busy_until_it_is_open(service, launcher, remote):

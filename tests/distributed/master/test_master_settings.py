@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fake_members import prepare_job
@@ -7,12 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_specs import change_spec
 
-from ctr_pipeline.config.models import RuntimeConfig
+from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.moves import HeatRules
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
-from ctr_pipeline.distributed.master.settings import plan_epoch, plan_job, steps_through
+from ctr_pipeline.distributed.master.settings import (
+    is_queued,
+    plan_epoch,
+    plan_job,
+    steps_through,
+)
 from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.specs.course import Supervision, UpdateRule, WorkersConfig
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +60,43 @@ def test_steps_are_counted_with_the_short_batches_of_each_epoch(spec, num_rows, 
         assert steps_through(spec, epoch) == steps
 
 
-def plan(spec, launched=True, **runtime):
-    wishes = RuntimeConfig.model_validate({"mode": "processes"} | runtime)
-    return plan_job(spec, wishes, scores_folder=Path("/scores"), launched=launched)
+def plan(spec, **runtime):
+    spec = change_spec(spec, **runtime)
+    return plan_job(spec, scores_folder="scores")
+
+
+def test_workers_start_a_few_at_a_time_on_one_machine_and_side_by_side_in_a_cluster(spec):
+    found = {
+        mode: plan_job(spec, scores_folder="scores", mode=mode).max_workers_starting
+        for mode in ("processes", "kubernetes")
+    }
+    assert found == {"processes": 4, "kubernetes": 1000}
+
+
+def test_few_workers_wait_in_a_queue_and_any_number_where_there_is_none(spec):
+    found = {
+        is_queued: plan_job(spec, scores_folder="scores", is_queued=is_queued).max_workers_queued
+        for is_queued in (False, True)
+    }
+    assert found == {False: None, True: 32}
+
+
+@pytest.mark.parametrize(
+    ("mode", "queue", "found"),
+    [
+        ("kubernetes", "users", True),
+        ("kubernetes", None, False),
+        ("processes", "users", False),
+        ("local", "users", False),
+    ],
+)
+def test_members_wait_in_a_queue_where_the_launcher_has_one_and_it_is_named(mode, queue, found):
+    values = {
+        "data": {"train": "rows.csv"},
+        "runtime": {"mode": mode},
+        "kubernetes": {"queue": queue},
+    }
+    assert is_queued(config_from_mapping(values).config) is found
 
 
 def test_wishes_become_settings(spec):
@@ -69,10 +108,16 @@ def test_wishes_become_settings(spec):
         work_ahead_seconds=7.0,
         max_task_failures=4,
     )
-    assert (found.min_workers, found.max_workers, found.standby_workers) == (2, 5, 1)
-    assert (found.worker_silence_seconds, found.work_ahead_seconds) == (9.0, 7.0)
-    assert found.max_task_failures == 4
-    assert found.scores_folder == "/scores"
+    assert (found.min_workers, found.max_workers) == (2, 5)
+    assert found.supervision == Supervision(
+        workers=WorkersConfig(min=2, max=5),
+        heartbeat_seconds=spec.supervision.heartbeat_seconds,
+        standby_workers=1,
+        silence_seconds=9.0,
+        work_ahead_seconds=7.0,
+        max_task_failures=4,
+    )
+    assert found.scores_folder == "scores"
     assert found.valid is not None
     assert [split.name for split in found.final_splits] == ["valid", "test"]
     assert found.num_parameter_servers == spec.num_parameter_servers
@@ -89,19 +134,14 @@ def test_members_of_a_large_job_are_heard_less_often(spec, workers, heartbeat, n
 
 
 def test_servers_that_gather_no_rounds_are_told_of_no_workers(spec):
-    assert not plan(replace(spec, update=replace(spec.update, mode="async"))).has_rounds
-    assert plan(replace(spec, update=replace(spec.update, mode="sync"))).has_rounds
+    assert not plan(replace(spec, update_rule=UpdateRule(update="async"))).has_rounds
+    assert plan(replace(spec, update_rule=UpdateRule(update="sync"))).has_rounds
 
 
 def test_a_sleep_of_the_machine_never_counts_as_silence(spec):
     for seconds in (0.5, 5.0, 60.0):
         found = plan(spec, silence_seconds=seconds)
-        assert found.most_clock_step_seconds < found.worker_silence_seconds
-
-
-def test_people_may_take_their_time_to_start_members(spec):
-    assert plan(spec, launched=False).start_seconds == float("inf")
-    assert plan(spec, launched=True).start_seconds < 1000
+        assert found.most_clock_step_seconds < seconds
 
 
 def test_auto_is_bounded_by_the_cores(spec, monkeypatch):

@@ -2,16 +2,16 @@
 
 import pytest
 
-from ctr_pipeline.distributed.coordination.events import PlacePartitions
-from ctr_pipeline.distributed.coordination.messages import Empty, PlaceReply
+from ctr_pipeline.distributed.coordination.events import AnnouncePlacement
+from ctr_pipeline.distributed.coordination.messages import Empty, PlacementReply
 from ctr_pipeline.distributed.coordination.moves import PlannedMove
-from ctr_pipeline.distributed.coordination.placement import place_evenly
+from ctr_pipeline.distributed.coordination.placement import even_placement
 from ctr_pipeline.distributed.master.moves import Mover
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 
 PLANNED = PlannedMove(source=0, target=2, partitions=(0,), takes_dense=False)
-PLACED = PLANNED.applied_to(place_evenly(6, 10, 3, is_divided=True), 1)
-ACTION = PlacePartitions(1, PLACED, PLANNED, is_done=True)
+PLACED = PLANNED.applied_to(even_placement(6, 10, 3, is_divided=True), 1)
+ACTION = AnnouncePlacement(1, PLACED, PLANNED, is_done=True)
 
 
 class Calls:
@@ -27,7 +27,7 @@ class Calls:
             raise PeerUnavailable("is not there")
         if reply is Empty:
             return [Empty()]
-        return [PlaceReply(0.5 + first_number + number) for number in range(len(addresses))]
+        return [PlacementReply(0.5 + first_number + number) for number in range(len(addresses))]
 
 
 def test_the_source_waits_for_the_target_alone():
@@ -50,9 +50,9 @@ def test_a_server_that_is_still_to_come_holds_nobody_up():
 
 def test_a_source_that_leaves_is_told_at_once():
     planned = PlannedMove(source=2, target=0, partitions=(2, 5), takes_dense=False)
-    placement = planned.applied_to(place_evenly(6, 0, 3, is_divided=True), 1).without_idle(2)
+    placement = planned.applied_to(even_placement(6, 0, 3, is_divided=True), 1).without_idle(2)
     calls = Calls()
-    action = PlacePartitions(1, placement, planned, is_done=True)
+    action = AnnouncePlacement(1, placement, planned, is_done=True)
     assert Mover(calls).place(action, ("a", "b", "c"), abandoned=lambda: False) == 2.5
     assert calls.calls == [
         ("Place", ("a",)),

@@ -15,6 +15,7 @@ from ctr_pipeline.distributed.master.server_calls import (
     ServerRefusedError,
 )
 from ctr_pipeline.distributed.rpc.access import Access
+from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable, Refusal
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 
@@ -110,8 +111,8 @@ def test_a_request_is_repeated_where_a_connection_broke(access, serve):
         return reply(4)
 
     address = serve(answer)
-    calls = ServerCalls(access, retry_seconds=60.0)
-    broken = calls._client(address)
+    broken = RpcClient("PsService", address, access)
+    calls = ServerCalls(access, retry_seconds=60.0, connect=lambda _: broken)
     start = broken.start_bytes
     attempts = []
 

@@ -13,9 +13,9 @@ from network import Answered
 from ps_requests import Caller, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.packed import Status
+from ctr_pipeline.specs.course import UpdateRule
 
 NUM_TASKS, TASK_BATCHES = 3, 2
 WORKERS = ("a", "b", "c")
@@ -27,7 +27,7 @@ class Call:
 
     def __init__(self, core, request):
         self.expected = None
-        self.answer = Answered(core.push(request))
+        self.answer = Answered(core.updates.push(request))
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Rounds:
         self.now = 0.0
         self.grads_to_wait = grads_to_wait
         self.core = PsCore(
-            replace(spec, update=UpdateRule("sync", grads_to_wait, 0, False)),
+            replace(spec, update_rule=UpdateRule(update="sync", grads_to_wait=grads_to_wait)),
             0,
             round_timeout_seconds=TIMEOUT_SECONDS,
             clock=lambda: self.now,
@@ -64,7 +64,7 @@ class Rounds:
 
     def begin_generation(self):
         self.generation += 1
-        assert not self.core.restore(nothing_trained(self.generation)).refused
+        assert not self.core.checkpoints.restore(nothing_trained(self.generation)).refused
         caller = Caller(self.core)
         caller.init(generation=self.generation)
         caller.pull(self.rows, generation=self.generation)
@@ -113,14 +113,14 @@ class Rounds:
 
     def name_active(self, workers):
         """The master says who can still push."""
-        self.core.set_active_workers(workers)
-        self.core.keep_time()
+        self.core.updates.set_active_workers(workers)
+        self.core.updates.keep_time()
         self.active = set(workers)
         self.close_if_complete()
 
     def time_out(self):
         self.now += TIMEOUT_SECONDS + 1
-        self.core.keep_time()
+        self.core.updates.keep_time()
         self.answer_all(Status.STALE)
 
     def roll_back(self):
@@ -175,8 +175,8 @@ class Rounds:
         self.calls = [call for call in self.calls if call.expected is None]
 
     def check(self):
-        assert self.core.num_waiting == len(self.waiting)
-        assert self.core.version == self.version
+        assert self.core.updates.num_waiting == len(self.waiting)
+        assert self.core.serving.version == self.version
         values, dense = Caller(self.core).values(self.rows, self.generation)
         expected = [float(self.counts[row]) for row in range(len(self.rows))]
         np.testing.assert_allclose(values, expected, rtol=1e-5)

@@ -9,12 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from ctr_pipeline.distributed.coordination.rounds import Admission, Round
-from ctr_pipeline.distributed.ps import core as core_module
 from ctr_pipeline.distributed.ps import server_state as server_state_module
+from ctr_pipeline.distributed.ps import updates as updates_module
 from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches
+from ctr_pipeline.distributed.ps.checkpoints import Checkpoints
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.dense import DenseRange
 from ctr_pipeline.distributed.ps.server_state import Cut, ServerState
+from ctr_pipeline.distributed.ps.serving import Serving
+from ctr_pipeline.distributed.ps.updates import Updates
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.embeddings import log_kernels
 from ctr_pipeline.embeddings.rows import RowStorage
@@ -93,8 +96,8 @@ def earlier_attempts_served(patch: Patch) -> None:
 
 
 def pulls_not_fenced(patch: Patch) -> None:
-    original = PsCore.pull
-    patch(PsCore, "pull", lambda self, request: original(self, replace(request, batch=None)))
+    original = Updates.pull
+    patch(Updates, "pull", lambda self, request: original(self, replace(request, batch=None)))
 
 
 def earlier_epochs_served(patch: Patch) -> None:
@@ -107,50 +110,52 @@ def earlier_epochs_served(patch: Patch) -> None:
 
 
 def earlier_generations_served(patch: Patch) -> None:
-    original = PsCore._gate
-    patch(PsCore, "_gate", lambda self, generation: original(self, max(generation, self._served)))
+    original = Serving.gate
+    patch(
+        Serving, "gate", lambda self, generation: original(self, max(generation, self.generation))
+    )
 
 
 def later_generations_served(patch: Patch) -> None:
-    original = PsCore._gate
+    original = Serving.gate
 
     def gate(self, generation):
-        return None if generation > self._served >= 0 else original(self, generation)
+        return None if generation > self.generation >= 0 else original(self, generation)
 
-    patch(PsCore, "_gate", gate)
+    patch(Serving, "gate", gate)
 
 
 def served_while_restoring(patch: Patch) -> None:
-    original = PsCore._gate
+    original = Serving.gate
 
     def gate(self, generation):
-        return None if generation == self._announced else original(self, generation)
+        return None if generation == self.announced else original(self, generation)
 
-    patch(PsCore, "_gate", gate)
+    patch(Serving, "gate", gate)
 
 
 # Restores.
 
 
 def older_restores_obeyed(patch: Patch) -> None:
-    original = PsCore.restore
+    original = Checkpoints.restore
 
     def restore(self, request):
-        self._announced = min(self._announced, request.generation)
+        self._serving.announced = min(self._serving.announced, request.generation)
         return original(self, request)
 
-    patch(PsCore, "restore", restore)
+    patch(Checkpoints, "restore", restore)
 
 
 def repeated_restores_start_over(patch: Patch) -> None:
-    original = PsCore.restore
+    original = Checkpoints.restore
 
     def restore(self, request):
-        if request.generation == self._served:
-            self._served = -1
+        if request.generation == self._serving.generation:
+            self._serving.generation = -1
         return original(self, request)
 
-    patch(PsCore, "restore", restore)
+    patch(Checkpoints, "restore", restore)
 
 
 def rows_left_behind(patch: Patch) -> None:
@@ -271,47 +276,47 @@ def deltas_after_a_cut_that_failed(patch: Patch) -> None:
 
 
 def repeated_request_takes_another_cut(patch: Patch) -> None:
-    original = PsCore.snapshot
+    original = Checkpoints.snapshot
 
     def snapshot(self, request):
         self._last_cut = None
         return original(self, request)
 
-    patch(PsCore, "snapshot", snapshot)
+    patch(Checkpoints, "snapshot", snapshot)
 
 
 # Rounds of synchronous mode.
 
 
 def superseded_pushes_kept(patch: Patch) -> None:
-    original = PsCore._withdraw
+    original = Updates._withdraw
 
     def withdraw(self, batch, status):
         if status is not Status.SUPERSEDED:
             original(self, batch, status)
 
-    patch(PsCore, "_withdraw", withdraw)
+    patch(Updates, "_withdraw", withdraw)
 
 
 def pushes_kept_over_a_rollback(patch: Patch) -> None:
-    original = PsCore._withdraw
+    original = Updates._withdraw
 
     def withdraw(self, batch, status):
         if status is not Status.ROLLED_BACK:
             original(self, batch, status)
 
-    patch(PsCore, "_withdraw", withdraw)
+    patch(Updates, "_withdraw", withdraw)
 
 
 def withdrawn_pushes_applied(patch: Patch) -> None:
-    original = PsCore._withdraw
+    original = Updates._withdraw
 
     def withdraw(self, batch, status):
         waiting = self._waiting[batch]
         original(self, batch, status)
         self._apply([waiting.gradients])
 
-    patch(PsCore, "_withdraw", withdraw)
+    patch(Updates, "_withdraw", withdraw)
 
 
 def withdrawn_pushes_fill_the_round(patch: Patch) -> None:
@@ -326,29 +331,29 @@ def repeated_calls_join_again(patch: Patch) -> None:
         def get(self, _batch):
             return None
 
-    original = PsCore.__init__
+    original = Updates.__init__
 
     def begin(self, *arguments, **options):
         original(self, *arguments, **options)
         self._waiting = Forgetful()
 
     patch(Round, "joined_by", joined_by)
-    patch(PsCore, "__init__", begin)
+    patch(Updates, "__init__", begin)
 
 
 def some_members_of_a_round_dropped(patch: Patch) -> None:
-    original = PsCore._apply
-    patch(PsCore, "_apply", lambda self, batches: original(self, batches[:2]))
+    original = Updates._apply
+    patch(Updates, "_apply", lambda self, batches: original(self, batches[:2]))
 
 
 def members_of_a_round_applied_one_by_one(patch: Patch) -> None:
-    original = PsCore._apply
+    original = Updates._apply
 
     def apply(self, batches):
         for batch in batches:
             original(self, [batch])
 
-    patch(PsCore, "_apply", apply)
+    patch(Updates, "_apply", apply)
 
 
 def members_of_a_round_not_marked(patch: Patch) -> None:
@@ -377,7 +382,7 @@ def rounds_wait_for_the_dead(patch: Patch) -> None:
 
 
 def news_of_the_dead_close_no_round(patch: Patch) -> None:
-    patch(PsCore, "set_active_workers", lambda self, incarnations: None)
+    patch(Updates, "set_active_workers", lambda self, incarnations: None)
 
 
 def rounds_wait_for_who_waits_elsewhere(patch: Patch) -> None:
@@ -385,18 +390,18 @@ def rounds_wait_for_who_waits_elsewhere(patch: Patch) -> None:
 
 
 def excuses_outlive_their_round(patch: Patch) -> None:
-    original = PsCore._close_complete_round
+    original = Updates._close_complete_round
 
     def close(self):
         excused = self._round.excused
         original(self)
         self._round = replace(self._round, excused=self._round.excused | excused)
 
-    patch(PsCore, "_close_complete_round", close)
+    patch(Updates, "_close_complete_round", close)
 
 
 def late_pushes_weigh_as_much(patch: Patch) -> None:
-    patch(core_module, "admit_push", lambda rule, **versions: Admission("join", 1.0))
+    patch(updates_module, "admit_push", lambda rule, **versions: Admission("join", 1.0))
 
 
 def timeout_never_ends(patch: Patch) -> None:

@@ -119,11 +119,11 @@ class Servers:
             keys = owned_keys(self.now, server)
             reply = Caller(core).pull(keys, create=False, generation=self.generation)
             assert reply.status is Status.DONE
-            assert (core.generation, reply.generation) == (self.generation,) * 2
+            assert (core.serving.generation, reply.generation) == (self.generation,) * 2
             expected = [self.expected_row(key) for key in keys.tolist()]
             np.testing.assert_array_equal(reply.values, np.array(expected)[:, None] + np.zeros(5))
             assert reply.dense.tolist() == self.expected_dense(server)
-            assert core.num_rows == len(self.held.rows.intersection(keys.tolist()))
+            assert core.state.num_rows == len(self.held.rows.intersection(keys.tolist()))
 
     # What workers do.
 
@@ -168,7 +168,9 @@ class Servers:
 
     def begin_epoch(self, server):
         """A worker that was away while an epoch ended comes back with a batch of it."""
-        self.deliver(Batch(self.epoch, 0), server)
+        # An epoch ends when all servers have its batches.
+        for one in range(len(self.cores)):
+            self.deliver(Batch(self.epoch, 0), one)
         self.epoch += 1
         self.deliver(Batch(self.epoch, 0), server)
         late = Batch(self.epoch - 1, 1)
@@ -207,11 +209,11 @@ class Servers:
                 if server == failing:
                     raise RunFolderError("the disk is full")
 
-            with before(core._state, "write_cut", go_on):
-                reply = core.snapshot(request)
+            with before(core.state, "write_cut", go_on):
+                reply = core.checkpoints.snapshot(request)
             assert bool(reply.refused) == (server == failing)
             # The answer was lost, and the master asks again.
-            assert server == failing or core.snapshot(request) == reply
+            assert server == failing or core.checkpoints.snapshot(request) == reply
             replies.append(decode(type(reply), encode(reply)))
         if failing is not None:
             return
@@ -264,20 +266,20 @@ class Servers:
                 reply = self.push(early, early.attempt(99), server, self.generation)
                 assert reply.status is Status.NOT_READY
 
-            with before(core._state, "restore", knock):
-                assert core.restore(self.request).refused == ""
+            with before(core.state, "restore", knock):
+                assert core.checkpoints.restore(self.request).refused == ""
             if cut == 0:
                 assert Caller(core).init(generation=self.generation).status is Status.DONE
 
     def restore_again(self):
         """The answer was lost, or overtaken by the request before; or the ledger was lost."""
         for core in self.cores:
-            reply = core.restore(self.request)
+            reply = core.checkpoints.restore(self.request)
             # Once a batch was applied, the same request is of a master that has forgotten it.
             assert reply.announced in {0, self.generation}
             assert bool(reply.refused) == bool(reply.announced)
             older = replace(self.request, generation=self.generation - 1)
-            assert "was announced before" in core.restore(older).refused
+            assert "was announced before" in core.checkpoints.restore(older).refused
 
     def end(self):
         """The epoch is trained to its end, and everything is in a last cut."""

@@ -31,7 +31,7 @@ def test_rows_and_keys_are_counted_by_partition(caller):
     caller.pull(KEYS)
     caller.pull(KEYS[:10])
     caller.push(KEYS[5:], batch(0))
-    loads = caller.core.partition_loads()
+    loads = caller.core.state.partition_loads()
     assert loads.partitions == tuple(range(8))
     assert loads.rows == by_partition(KEYS)
     assert loads.pulled_keys == by_partition((*KEYS, *KEYS[:10]))
@@ -42,13 +42,13 @@ def test_rows_and_keys_are_counted_by_partition(caller):
 
 def test_rows_made_later_are_added(caller):
     caller.pull(KEYS[:7])
-    assert caller.core.partition_loads().rows == by_partition(KEYS[:7])
+    assert caller.core.state.partition_loads().rows == by_partition(KEYS[:7])
     caller.pull(KEYS)
-    assert caller.core.partition_loads().rows == by_partition(KEYS)
+    assert caller.core.state.partition_loads().rows == by_partition(KEYS)
 
 
 def test_rows_are_counted_anew_after_a_restore(caller):
     caller.pull(KEYS)
-    caller.core.partition_loads()
-    caller.core.restore(nothing_trained(3))
-    assert sum(caller.core.partition_loads().rows) == 0
+    caller.core.state.partition_loads()
+    caller.core.checkpoints.restore(nothing_trained(3))
+    assert sum(caller.core.state.partition_loads().rows) == 0

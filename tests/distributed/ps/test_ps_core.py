@@ -75,12 +75,12 @@ def test_an_epoch_that_is_over_is_shut_out(caller):
 
 def test_other_generations_are_not_served(caller):
     assert caller.push(KEYS, batch(0), generation=1).status is Status.NOT_READY
-    caller.core.restore(nothing_trained(3))
+    caller.core.checkpoints.restore(nothing_trained(3))
     for generation, status in ((0, Status.ROLLED_BACK), (2, Status.ROLLED_BACK)):
         reply = caller.push(KEYS, batch(0), generation=generation)
         assert (reply.status, reply.generation) == (status, 3)
         assert caller.pull(KEYS, generation=generation).status is status
-    assert caller.core.num_rows == 0
+    assert caller.core.state.num_rows == 0
 
 
 def test_nothing_is_served_before_the_first_restore(spec):
@@ -92,7 +92,7 @@ def test_nothing_is_served_before_the_first_restore(spec):
 
 def test_a_restore_forgets_attempts_of_the_generation_before(caller):
     caller.push(KEYS, batch(0, attempt=7))
-    caller.core.restore(nothing_trained(1))
+    caller.core.checkpoints.restore(nothing_trained(1))
     caller.init(generation=1)
     caller.pull(KEYS, generation=1)
     assert caller.push(KEYS, batch(0, attempt=1), generation=1).status is Status.DONE
@@ -100,11 +100,11 @@ def test_a_restore_forgets_attempts_of_the_generation_before(caller):
 
 def test_a_repeated_restore_changes_nothing(caller):
     caller.pull(KEYS)
-    assert caller.core.restore(nothing_trained(0)) == RestoreReply("", 3)
+    assert caller.core.checkpoints.restore(nothing_trained(0)) == RestoreReply("", 3)
 
 
 def test_a_master_without_its_ledger_is_told_which_generation_is_beyond_those_of_before(caller):
-    caller.core.restore(nothing_trained(9))
+    caller.core.checkpoints.restore(nothing_trained(9))
     caller.init(generation=9)
     caller.push(KEYS, batch(0), generation=9)
     # Older, of another cut, and the very same after an update: none of them is done.
@@ -113,17 +113,17 @@ def test_a_master_without_its_ledger_is_told_which_generation_is_beyond_those_of
         replace(nothing_trained(9), cut=4),
         nothing_trained(9),
     ):
-        reply = caller.core.restore(request)
+        reply = caller.core.checkpoints.restore(request)
         assert (reply.refused != "", reply.announced, reply.damaged) == (True, 9, False)
-        assert caller.core.version == 1
-    assert caller.core.restore(nothing_trained(10)).refused == ""
-    assert caller.core.num_rows == 0
+        assert caller.core.serving.version == 1
+    assert caller.core.checkpoints.restore(nothing_trained(10)).refused == ""
+    assert caller.core.state.num_rows == 0
 
 
 def test_an_older_restore_is_refused(caller):
-    caller.core.restore(nothing_trained(2))
-    assert "generation 2" in caller.core.restore(nothing_trained(1)).refused
-    assert caller.core.generation == 2
+    caller.core.checkpoints.restore(nothing_trained(2))
+    assert "generation 2" in caller.core.checkpoints.restore(nothing_trained(1)).refused
+    assert caller.core.serving.generation == 2
 
 
 def test_a_pull_that_may_not_create_reads_zeros_and_makes_nothing(make_spec, make_core):
@@ -131,7 +131,7 @@ def test_a_pull_that_may_not_create_reads_zeros_and_makes_nothing(make_spec, mak
     reader.init()
     found = reader.pull(KEYS, create=False)
     assert not found.values.any()
-    assert reader.core.num_rows == 0
+    assert reader.core.state.num_rows == 0
     made = reader.pull(KEYS, create=True)
     assert made.values.any()
     np.testing.assert_array_equal(reader.pull(KEYS, create=False).values, made.values)
@@ -156,7 +156,7 @@ def test_dense_values_come_only_if_they_are_newer(caller):
 
 
 def test_bytes_of_dense_gradients_and_values_are_counted(caller):
-    counts, before = caller.core.counts, caller.core.counts.dense_bytes
+    counts, before = caller.core.updates.counts, caller.core.updates.counts.dense_bytes
     assert caller.pull(KEYS).dense is not None
     assert counts.dense_bytes - before == 37 * 4
     caller.push(KEYS, batch(0))
@@ -181,7 +181,7 @@ def test_the_first_dense_values_win_and_differing_ones_are_refused(spec, make_co
 
 def test_dense_values_of_another_model_are_refused(caller):
     with pytest.raises(Refusal, match="0 … 36"):
-        caller.core.init_dense(DenseRequest(0, 0, np.zeros(36, np.float32)))
+        caller.core.updates.init_dense(DenseRequest(0, 0, np.zeros(36, np.float32)))
     with pytest.raises(Refusal, match="dense gradients"):
         caller.push(KEYS, batch(0), dense=np.zeros(3, np.float32))
 
@@ -198,7 +198,7 @@ def test_keys_that_cannot_be_are_refused(caller, wrong):
         caller.pull([*KEYS, wrong])
     with pytest.raises(Refusal, match="not one of server 0"):
         caller.push([*KEYS, wrong], batch(0))
-    assert caller.core.num_rows == 3
+    assert caller.core.state.num_rows == 3
 
 
 def test_keys_of_another_server_are_refused(spec, make_core):
@@ -219,7 +219,7 @@ def test_a_key_that_stands_twice_is_summed(caller):
 def test_a_key_that_is_asked_for_twice_has_one_row(caller):
     ours, other = key(1, 5), key(1, 6)
     caller.pull([ours, other, ours])
-    assert caller.core.num_rows == len(KEYS) + 2
+    assert caller.core.state.num_rows == len(KEYS) + 2
     reply = caller.push([ours], batch(0), fresh_keys=np.array([ours, ours]))
     assert reply.fresh[:, 0].tolist() == [1.0, 1.0]
     assert caller.values([ours, other, ours])[0] == [1.0, 0.0, 1.0]
@@ -255,8 +255,8 @@ def test_a_vanished_key_never_moves_another_row(
     sums = -np.array([[place % (1 << 44) + 1] * 5 for place in pushed], np.float32).reshape(-1, 5)
     caller.push(pushed, batch(0), sums=sums)
     assert caller.values(kept)[0] == [number + 1 for number, stays in chosen if stays]
-    assert caller.core.num_rows == len(kept)
-    assert caller.core.counts.vanished_keys == len(pushed) - len(kept)
+    assert caller.core.state.num_rows == len(kept)
+    assert caller.core.updates.counts.vanished_keys == len(pushed) - len(kept)
 
 
 @st.composite
@@ -290,7 +290,7 @@ def test_any_order_of_pushes_applies_each_batch_once(make_spec, make_core, make_
     values, dense = caller.values(rows)
     assert values == [float(number in applied) for number in range(num_batches)]
     assert dense == [float(len(applied))] * 37 or (not applied and not dense)
-    assert caller.core.version == len(applied)
+    assert caller.core.serving.version == len(applied)
 
 
 def test_training_counts_become_part_of_the_rows(make_spec, make_core, make_optimizer):

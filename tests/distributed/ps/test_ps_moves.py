@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from network import Wire
 from ps_requests import batch, counting, key, nothing_trained
@@ -14,7 +14,7 @@ from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import (
     MovedRowsRequest,
     MoveRequest,
-    PlaceRequest,
+    PlacementRequest,
     SnapshotRequest,
 )
 from ctr_pipeline.distributed.coordination.moves import PlannedMove, plan_balance
@@ -60,9 +60,9 @@ class World:
         self.cores = [PsCore(spec, index) for index in range(num_cores)]
         self.width = sum(segment.dim for segment in spec.segments)
         for core in self.cores[: spec.num_parameter_servers]:
-            assert not core.restore(nothing_trained(0)).refused
+            assert not core.checkpoints.restore(nothing_trained(0)).refused
             low, high = self.placement.range_of(core.index)
-            core.init_dense(DenseRequest(0, low, np.zeros(high - low, np.float32)))
+            core.updates.init_dense(DenseRequest(0, low, np.zeros(high - low, np.float32)))
         self.version = 0
         self.open: dict[int, set[int]] = {}
         self.num_batches = 0
@@ -84,7 +84,7 @@ class World:
         keys = self._keys(number, server, placement)
         task, bit = divmod(number, 4)
         pull = PullRequest(0, batch(bit, task), 0, True, None, keys, placement.version)
-        status = core.pull(PullRequest.decode(pull.encode())).status
+        status = core.updates.pull(PullRequest.decode(pull.encode())).status
         if status is Status.DONE:
             low, high = placement.dense[server]
             request = PushRequest(
@@ -102,14 +102,14 @@ class World:
                 fresh_keys=keys[:0],
                 placement=placement.version,
             )
-            status = core.push(PushRequest.decode(request.encode())).status
+            status = core.updates.push(PushRequest.decode(request.encode())).status
         if status in {Status.DONE, Status.REPEATED}:
             self.open[number].add(server)
             if len(self.open[number]) == placement.num_servers:
                 del self.open[number]
         elif status is Status.MOVED:
-            if core.placement.version > self.known.version:
-                self.known = core.placement
+            if core.state.placement.version > self.known.version:
+                self.known = core.state.placement
                 self.open = {number: set() for number in self.open}
         else:
             assert status is Status.NOT_READY
@@ -125,31 +125,32 @@ class World:
     def place(self, placement, move=0):
         """Told to the servers in any order, as heartbeats may be faster than the master."""
         for core in self.random.sample(self.cores, len(self.cores)):
-            core.place(PlaceRequest(0, placement, move))
+            core.moves.place(PlacementRequest(0, placement, move))
             self.some_pushes()
 
     def move(self, planned, *, fails=False):
         self.version += 1
-        self.cores[planned.target].place(PlaceRequest(0, self.placement, self.version))
+        self.cores[planned.target].moves.place(PlacementRequest(0, self.placement, self.version))
         request = MoveRequest(
             0, self.version, str(planned.source), planned.partitions, planned.takes_dense
         )
         source = as_source(self.cores[planned.source], self.some_pushes)
-        reply = self.cores[planned.target].take_over(request, source)
+        reply = self.cores[planned.target].moves.take_over(request, source)
         assert not reply.refused
         self.some_pushes()
         if not fails:
             self.placement = planned.applied_to(self.placement, self.version)
         self.place(self.placement)
         for core in self.cores:
-            core.drop_foreign_rows()
+            with core.serving.cutting:
+                core.moves.drop_foreign_rows()
 
     def cut(self, cut, parent=None):
         """Its manifest; a delta of the one before, where servers can write one."""
         number = parent.facts.cut if parent else 0
         request = SnapshotRequest(0, cut, number, parent is None, placement=self.placement.version)
         cores = self.cores[: self.placement.num_servers]
-        replies = [core.snapshot(request) for core in cores]
+        replies = [core.checkpoints.snapshot(request) for core in cores]
         assert not any(reply.refused for reply in replies)
         facts = CutFacts(
             cut=cut,
@@ -174,7 +175,7 @@ class World:
         self.cores = [PsCore(self.spec, index) for index in range(self.placement.num_servers)]
         request = manifest.restore_request(0, self.placement)
         for core in self.cores:
-            assert not core.restore(request).refused
+            assert not core.checkpoints.restore(request).refused
 
     def finish(self):
         for _ in range(20_000):
@@ -198,27 +199,31 @@ class World:
                 for place in range(len(KEYS))
                 if self.placement.owners[PARTITIONS[place]] == server
             ]
-            reply = core.pull(PullRequest(0, None, 0, False, -1, KEYS[own], self.placement.version))
+            reply = core.updates.pull(
+                PullRequest(0, None, 0, False, -1, KEYS[own], self.placement.version)
+            )
             assert reply.status is Status.DONE
             assert reply.values[:, 0].tolist() == rows[own].tolist()
             assert reply.dense is None or set(reply.dense.tolist()) <= {float(self.num_batches)}
             low, high = self.placement.dense[server]
             assert reply.dense is None or len(reply.dense) == high - low
-            assert core.num_rows == np.count_nonzero(rows[own])
+            assert core.state.num_rows == np.count_nonzero(rows[own])
 
 
-@given(st.integers(0, 1 << 30))
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_whatever_comes_between_the_steps_of_a_move_is_applied_once(spec, seed):
-    world = World(spec, num_cores=4, seed=seed)
-    for _ in range(3):
-        wanted = world.random.randint(1, 4)
-        while planned := plan_balance(world.placement, wanted, most_partitions=3):
-            world.move(planned, fails=world.random.random() < 0.3)
-        world.placement = world.placement.without_idle(wanted)
-    world.check()
+@pytest.mark.parametrize("num_examples", [10, pytest.param(60, marks=pytest.mark.slow)])
+def test_whatever_comes_between_the_steps_of_a_move_is_applied_once(spec, num_examples):
+    @given(st.integers(0, 1 << 30))
+    @settings(deadline=None, max_examples=num_examples)
+    def check_moves(seed):
+        world = World(spec, num_cores=4, seed=seed)
+        for _ in range(3):
+            wanted = world.random.randint(1, 4)
+            while planned := plan_balance(world.placement, wanted, most_partitions=3):
+                world.move(planned, fails=world.random.random() < 0.3)
+            world.placement = world.placement.without_idle(wanted)
+        world.check()
+
+    check_moves()
 
 
 def test_a_void_move_leaves_the_source_as_it_was(spec):
@@ -226,7 +231,7 @@ def test_a_void_move_leaves_the_source_as_it_was(spec):
     for _ in range(10):
         world.some_pushes()
     world.move(plan_balance(world.placement, 3), fails=True)
-    assert world.cores[2].num_rows == 0
+    assert world.cores[2].state.num_rows == 0
     world.check()
 
 
@@ -235,17 +240,17 @@ def test_a_source_that_holds_serves_nobody_until_it_hears_the_outcome(spec):
     planned = plan_balance(world.placement, 3)
     request = MoveRequest(0, 1, "0", planned.partitions, takes_dense=False)
     source, target = world.cores[planned.source], world.cores[2]
-    target.place(PlaceRequest(0, world.placement, 1))
-    assert not target.take_over(request, source).refused
+    target.moves.place(PlacementRequest(0, world.placement, 1))
+    assert not target.moves.take_over(request, source.moves).refused
     pull = PullRequest(0, None, 0, False, None, KEYS[:0], 0)
-    assert source.pull(pull).status is Status.NOT_READY
-    source.place(PlaceRequest(0, world.placement, 1))
-    assert source.pull(pull).status is Status.NOT_READY
+    assert source.updates.pull(pull).status is Status.NOT_READY
+    source.moves.place(PlacementRequest(0, world.placement, 1))
+    assert source.updates.pull(pull).status is Status.NOT_READY
     # What was decided before the move began says nothing of it.
-    source.place(PlaceRequest(0, world.placement, 0), source.moves_begun - 1)
-    assert source.pull(pull).status is Status.NOT_READY
-    source.place(PlaceRequest(0, world.placement, 0))
-    assert source.pull(pull).status is Status.DONE
+    source.moves.place(PlacementRequest(0, world.placement, 0), source.moves.num_begun - 1)
+    assert source.updates.pull(pull).status is Status.NOT_READY
+    source.moves.place(PlacementRequest(0, world.placement, 0))
+    assert source.updates.pull(pull).status is Status.DONE
 
 
 def test_rows_that_are_left_go_part_by_part_while_everybody_is_served(spec, monkeypatch):
@@ -259,17 +264,17 @@ def test_rows_that_are_left_go_part_by_part_while_everybody_is_served(spec, monk
     find = ServerState.find_foreign_rows
 
     def find_while_pushes_come(self, end):
-        if self is source._state:
+        if self is source.state:
             parts.append(end)
             world.begin_batch()
             world.finish()
         return find(self, end)
 
     monkeypatch.setattr(ServerState, "find_foreign_rows", find_while_pushes_come)
-    before = source.num_rows
+    before = source.state.num_rows
     world.move(planned)
     assert len(parts) > 2
-    assert source.num_rows < before
+    assert source.state.num_rows < before
     world.check()
 
 
@@ -286,16 +291,16 @@ def test_a_move_away_ends_the_dropping_of_rows_of_an_earlier_one(spec, monkeypat
     request = MoveRequest(0, 2, "0", (second,), takes_dense=False)
 
     def find_until_another_begins(self, end):
-        if self is source._state and end is not None and self.outgoing is None:
-            source.show_rows(MovedRowsRequest(request, 0))
+        if self is source.state and end is not None and self.outgoing is None:
+            source.moves.show_rows(MovedRowsRequest(request, 0))
         return find(self, end)
 
     monkeypatch.setattr(ServerState, "find_foreign_rows", find_until_another_begins)
     world.move(PlannedMove(0, 1, (first,), takes_dense=False))
-    assert source.snapshot(SnapshotRequest(0, 1, 0, True, placement=1)).refused
-    source.place(PlaceRequest(0, world.placement, 0))
+    assert source.checkpoints.snapshot(SnapshotRequest(0, 1, 0, True, placement=1)).refused
+    source.moves.place(PlacementRequest(0, world.placement, 0))
     monkeypatch.undo()
-    assert not source.snapshot(SnapshotRequest(0, 2, 0, True, placement=1)).refused
+    assert not source.checkpoints.snapshot(SnapshotRequest(0, 2, 0, True, placement=1)).refused
     world.check()
 
 
@@ -305,8 +310,11 @@ def test_a_cut_is_of_the_placement_that_it_names(spec, tmp_path):
     world.some_pushes()
     world.move(plan_balance(world.placement, 3))
     core = world.cores[0]
-    assert core.snapshot(SnapshotRequest(0, 1, 0, True)).refused == "the placement has version 1"
-    reply = core.snapshot(SnapshotRequest(0, 1, 0, True, placement=1))
+    assert (
+        core.checkpoints.snapshot(SnapshotRequest(0, 1, 0, True)).refused
+        == "the placement has version 1"
+    )
+    reply = core.checkpoints.snapshot(SnapshotRequest(0, 1, 0, True, placement=1))
     written = [file.partition for file in reply.files if file.partition >= 0]
     assert written == list(world.placement.partitions_of(0))
 
@@ -341,12 +349,14 @@ def test_a_rollback_ends_a_move(spec):
     world = World(spec, seed=1)
     planned = plan_balance(world.placement, 3)
     request = MoveRequest(0, 1, "0", planned.partitions, takes_dense=False)
-    world.cores[2].place(PlaceRequest(0, world.placement, 1))
+    world.cores[2].moves.place(PlacementRequest(0, world.placement, 1))
     source = world.cores[planned.source]
 
     def roll_back():
-        assert not source.restore(nothing_trained(1)).refused
+        assert not source.checkpoints.restore(nothing_trained(1)).refused
 
     with pytest.raises(CallRefused, match="generation 0"):
-        world.cores[2].take_over(request, as_source(source, roll_back))
-    assert source.pull(PullRequest(1, None, 0, False, None, KEYS[:0], 0)).status is Status.DONE
+        world.cores[2].moves.take_over(request, as_source(source, roll_back))
+    assert (
+        source.updates.pull(PullRequest(1, None, 0, False, None, KEYS[:0], 0)).status is Status.DONE
+    )

@@ -46,6 +46,7 @@ class Master:
         self.registered = []
         self.heartbeats = []
         self.directive = "go_on"
+        self.lets_go = True
         self.server = RpcServer(
             "MasterService",
             (
@@ -60,10 +61,12 @@ class Master:
 
     def _register(self, request):
         self.registered.append(request)
-        return RegisterReply("", 1, self.spec, (request.address,), 0.05, 5.0)
+        return RegisterReply("", 1, self.spec, (request.address,), 0.05)
 
     def _heartbeat(self, request):
         self.heartbeats.append(request)
+        if request.leaves_in_seconds is not None and self.lets_go:
+            self.directive = "leave"
         return HeartbeatReply(self.directive, 1, (), (), ("worker",))
 
     def wait_registered(self):
@@ -192,25 +195,53 @@ raise SystemExit(code)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_a_process_that_is_asked_to_end_stays_until_the_master_lets_it_go(
+    master, tmp_path, num_signals
+):
+    master.lets_go = False
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, str(tmp_path)], stdout=subprocess.DEVNULL
+    )
+    try:
+        assert not master.restore().refused
+        process.send_signal(signal.SIGTERM)
+        wait_until(
+            lambda: master.heartbeats and master.heartbeats[-1].leaves_in_seconds is not None
+        )
+        assert 20 < master.heartbeats[-1].leaves_in_seconds <= 27
+        assert master.train_a_batch() == "applied"
+        assert process.poll() is None
+        # A second signal means at once.
+        if num_signals == 2:
+            process.send_signal(signal.SIGTERM)
+        else:
+            master.lets_go = True
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
 def test_a_process_is_small_loads_no_tensorflow_and_ends_cleanly(master, tmp_path):
     # As large as a server of many rows: what is reserved is not resident.
     tables = tuple(replace(table, num_ids=10**6) for table in master.spec.tables)
     master.spec = replace(master.spec, tables=tables, counts_file="")
     save_spec(tmp_path / "job", master.spec)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", CODE, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert not master.restore().refused
-        # Without pages of files, of which the system maps as many as it likes.
-        memory = psutil.Process(process.pid).memory_info()
-        before_rows = memory.rss - memory.shared
-        assert master.train_a_batch() == "applied"
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=20)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            assert not master.restore().refused
+            # Without pages of files, of which the system maps as many as it likes.
+            memory = psutil.Process(process.pid).memory_info()
+            before_rows = memory.rss - memory.shared
+            assert master.train_a_batch() == "applied"
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert process.returncode == 128 + signal.SIGTERM
     loaded = set(output.split())
     assert loaded.isdisjoint({"tensorflow", "keras", "duckdb", "pandas", "sklearn", "pyarrow"})

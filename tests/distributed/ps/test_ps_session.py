@@ -1,7 +1,7 @@
 import threading
 
 import pytest
-from network import ScriptedMaster
+from network import Clock, ScriptedMaster
 from ps_requests import Caller, Pushing, batch, key, nothing_trained
 from waiting import wait_until
 
@@ -12,26 +12,27 @@ from ctr_pipeline.distributed.coordination.messages import (
     RegisterReply,
     checksum_of,
 )
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.metrics import PsFigures, PsMetrics
 from ctr_pipeline.distributed.ps.session import PsSession
+from ctr_pipeline.distributed.ps.updates import Updates
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.specs.course import UpdateRule
 
 GO_ON = HeartbeatReply("go_on", 3, ("here:1",), (), ("w0", "w1"))
 
 
 def registered(spec, *, refused=""):
-    return RegisterReply(refused, 3, spec, ("here:1",), 2.0, 5.0)
+    return RegisterReply(refused, 3, spec, ("here:1",), 2.0)
 
 
 @pytest.fixture
 def core(make_spec):
-    return PsCore(make_spec(update=UpdateRule("sync", 2, 0, False)), 0)
+    return PsCore(make_spec(update_rule=UpdateRule(update="sync", grads_to_wait=2)), 0)
 
 
 @pytest.fixture
@@ -41,6 +42,10 @@ def master(core):
 
 @pytest.fixture
 def session(core, master):
+    return session_of(core, master, Clock())
+
+
+def session_of(core, master, clock):
     return PsSession(
         core,
         member=Member("ps", 0, "name"),
@@ -48,7 +53,7 @@ def session(core, master):
         metrics_address="here:2",
         connect=master.connect,
         stats=lambda: MemberStats(rows_held=7),
-        clock=lambda: 0.0,
+        clock=clock,
     )
 
 
@@ -98,9 +103,58 @@ def test_it_leaves_when_told(session, master):
     assert session.must_leave
 
 
+class TestLeaving:
+    """A server that was asked to end."""
+
+    @pytest.fixture
+    def clock(self):
+        return Clock()
+
+    @pytest.fixture
+    def session(self, core, master, clock):
+        session = session_of(core, master, clock)
+        session.turn()
+        return session
+
+    def test_it_tells_the_master_how_long_it_stays_and_leaves_when_it_is_let_go(
+        self, session, master, clock
+    ):
+        session.leave_within(27.0)
+        assert session.turn() == 0.25
+        clock.now = 5.0
+        session.turn()
+        times = [beat.leaves_in_seconds for beat in master.sent["Heartbeat"]]
+        assert times == [27.0, 22.0]
+        assert not session.must_leave
+        master.answer(Heartbeat=HeartbeatReply("leave", 3, (), (), None))
+        session.turn()
+        assert session.must_leave
+
+    def test_it_leaves_when_its_time_is_over(self, session, clock):
+        session.leave_within(27.0)
+        clock.now = 26.9
+        assert not session.must_leave
+        clock.now = 27.0
+        assert session.must_leave
+
+    def test_it_does_not_wait_for_a_master_that_is_away(self, session, master, clock):
+        session.leave_within(27.0)
+        master.answer(Heartbeat=PeerUnavailable("gone"))
+        session.turn()
+        assert not session.must_leave
+        clock.now = 1.5
+        session.turn()
+        assert session.must_leave
+
+    def test_a_server_that_is_no_member_leaves_at_once(self, core, master, clock):
+        session = session_of(core, master, clock)
+        session.leave_within(27.0)
+        assert session.must_leave
+
+
 def test_heartbeats_say_which_workers_a_round_waits_for(session, core, master):
     named = []
-    core.set_active_workers = named.append
+    core.updates.set_active_workers = named.append
     session.turn()
     session.turn()
     assert named == [("w0", "w1")]
@@ -113,7 +167,7 @@ def test_heartbeats_say_which_workers_a_round_waits_for(session, core, master):
 
 def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
     caller = Caller(core)
-    core.restore(nothing_trained(0))
+    core.checkpoints.restore(nothing_trained(0))
     caller.init()
     server = RpcServer("Test", (), address="127.0.0.1:0", access=Access("token", None))
     figures = PsFigures(core, server, cores=1)
@@ -126,7 +180,7 @@ def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
         stats=figures,
     )
     waiting = Pushing(caller, [key(0, 1)], batch(0))
-    wait_until(lambda: core.num_waiting == 1)
+    wait_until(lambda: core.updates.num_waiting == 1)
     master.answer(Heartbeat=HeartbeatReply("go_on", 0, ("here:1",), (), ("me",)))
 
     def beat():
@@ -136,19 +190,19 @@ def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
 
     beating = threading.Thread(target=beat, daemon=True)
     # A disk may stall an update for long, the lock held.
-    with core._lock, core._state._store.rows.lock:
+    with core.serving.lock, core.state.store.rows.lock:
         beating.start()
         beating.join(20)
         assert not beating.is_alive()
         assert master.methods_called == ["Register", "Heartbeat", "Heartbeat"]
-        assert core.num_waiting == 1
+        assert core.updates.num_waiting == 1
     # What they told is not lost: nobody else can push.
-    core.keep_time()
+    core.updates.keep_time()
     assert waiting.result().status is Status.DONE
 
 
 def test_heartbeats_hurry_while_a_round_waits(session, monkeypatch):
-    monkeypatch.setattr(PsCore, "num_waiting", 1)
+    monkeypatch.setattr(Updates, "num_waiting", 1)
     session.turn()
     assert session.turn() == 0.25
 

@@ -16,7 +16,7 @@ from test_ps_restores import restore_request, restored
 from ctr_pipeline.distributed.coordination.messages import (
     MovedRowsRequest,
     MoveRequest,
-    PlaceRequest,
+    PlacementRequest,
     SnapshotRequest,
 )
 from ctr_pipeline.distributed.rpc.packed import Status
@@ -97,12 +97,12 @@ def eager_threads():
 
 def hold_for_a_moment(core):
     """Begins a move of a partition, holds updates for it, and gives it up."""
-    move = MoveRequest(0, core.placement.version + 1, "", (0,), takes_dense=False)
-    core.show_rows(MovedRowsRequest(move, 0))
-    assert not core.hold(move).refused
-    assert core.takes_part_in_move
-    core.place(PlaceRequest(0, core.placement, 0))
-    assert not core.takes_part_in_move
+    move = MoveRequest(0, core.state.placement.version + 1, "", (0,), takes_dense=False)
+    core.moves.show_rows(MovedRowsRequest(move, 0))
+    assert not core.moves.hold(move).refused
+    assert core.moves.takes_part
+    core.moves.place(PlacementRequest(0, core.state.placement, 0))
+    assert not core.moves.takes_part
 
 
 @pytest.mark.usefixtures("eager_threads")
@@ -125,13 +125,13 @@ def test_cuts_hold_whole_batches_whatever_goes_on(make_spec, make_core, make_opt
     for cut in range(1, NUM_CUTS + 1):
         # Every other cut removes what was updated before, and is of all rows.
         oldest = OLDEST_STEP if cut % 2 == 0 else 0
-        replies.append(core.snapshot(SnapshotRequest(0, cut, 0, True, oldest)))
+        replies.append(core.checkpoints.snapshot(SnapshotRequest(0, cut, 0, True, oldest)))
         hold_for_a_moment(core)
     for worker in workers:
         worker.thread.join(60)
         assert not worker.thread.is_alive()
         assert worker.errors == []
-    replies.append(core.snapshot(SnapshotRequest(0, NUM_CUTS + 1, 0, True)))
+    replies.append(core.checkpoints.snapshot(SnapshotRequest(0, NUM_CUTS + 1, 0, True)))
 
     pushed = {place: found for worker in workers for place, found in worker.pushed.items()}
     for cut, reply in enumerate(replies, 1):
@@ -152,4 +152,4 @@ def test_cuts_hold_whole_batches_whatever_goes_on(make_spec, make_core, make_opt
         **dict.fromkeys(range(NUM_THREADS), NUM_BATCHES),
         NUM_THREADS: 1,
     }
-    assert core.num_evicted == len(forgotten)
+    assert core.state.num_evicted == len(forgotten)

@@ -64,7 +64,7 @@ def test_epochs_follow_each_other(caller):
 
 def test_after_a_restore_any_epoch_may_be_the_present_one(caller):
     caller.pull(KEYS, batch=batch(0))
-    caller.core.restore(nothing_trained(1))
+    caller.core.checkpoints.restore(nothing_trained(1))
     caller.init(generation=1)
     reply = caller.pull(KEYS, batch=batch(0, epoch=2), generation=1)
     assert reply.status is Status.DONE
@@ -119,7 +119,7 @@ def test_fresh_keys_of_another_server_are_refused_before_anything_is_applied(mak
     others = Caller(make_core(make_spec(num_parameter_servers=2), 1))
     foreign = next(k for k in KEYS if not others_refuse(others, k))
     refused(lambda: caller.push([], batch(0), fresh_keys=np.array([foreign])))
-    assert caller.core.version == 0
+    assert caller.core.serving.version == 0
 
 
 def others_refuse(others, one):
@@ -137,7 +137,7 @@ def others_refuse(others, one):
     + [SnapshotRequest(0, 10**30, 0, full=True), SnapshotRequest(0, 2, 2, full=True)],
 )
 def test_a_cut_that_cannot_be(caller, request_):
-    refused(lambda: caller.core.snapshot(request_))
+    refused(lambda: caller.core.checkpoints.snapshot(request_))
     is_untouched(caller)
 
 
@@ -170,8 +170,8 @@ def marked(mark):
     ids=str,
 )
 def test_a_restore_that_cannot_be_gives_nothing_up(caller, said):
-    refused(lambda: caller.core.restore(replace(nothing_trained(1), **said)))
-    assert caller.core.generation == 0
+    refused(lambda: caller.core.checkpoints.restore(replace(nothing_trained(1), **said)))
+    assert caller.core.serving.generation == 0
     is_untouched(caller)
 
 
@@ -184,7 +184,7 @@ def test_initial_dense_values_that_are_not_finite(caller):
 def test_a_push_of_another_generation_is_told_so_whatever_version_it_knows(
     caller, generation, status
 ):
-    caller.core.restore(nothing_trained(1))
+    caller.core.checkpoints.restore(nothing_trained(1))
     caller.init(generation=1)
     reply = caller.push(KEYS, batch(0), generation=generation, version=500)
     assert reply.status is Status[status]

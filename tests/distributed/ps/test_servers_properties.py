@@ -14,7 +14,6 @@ from servers_machine import ServersMachine, small
 from ctr_pipeline.distributed.rpc.failures import Refusal
 
 SETTINGS = settings(
-    max_examples=60,
     stateful_step_count=12,
     derandomize=True,
     database=None,
@@ -24,6 +23,14 @@ SETTINGS = settings(
 )
 # The first failure is enough: nobody has to read a small example of it.
 UNTIL_FOUND = settings(SETTINGS, max_examples=400, phases=(Phase.generate,))
+FEW_AND_MANY = pytest.mark.parametrize(
+    "num_examples", [20, pytest.param(60, marks=pytest.mark.slow)]
+)
+
+
+def each_of(bugs):
+    """A test for each."""
+    return pytest.mark.parametrize("seed_bug", bugs, ids=lambda bug: bug.__name__)
 
 
 @pytest.fixture
@@ -38,12 +45,14 @@ def make_rounds(make_spec, make_optimizer):
     return lambda: RoundsMachine(spec)
 
 
-def test_every_batch_is_held_once_whatever_befalls_the_servers(make_servers):
-    run_state_machine_as_test(make_servers, settings=SETTINGS)
+@FEW_AND_MANY
+def test_every_batch_is_held_once_whatever_befalls_the_servers(make_servers, num_examples):
+    run_state_machine_as_test(make_servers, settings=settings(SETTINGS, max_examples=num_examples))
 
 
-def test_every_push_comes_to_what_it_should_whatever_befalls_its_round(make_rounds):
-    run_state_machine_as_test(make_rounds, settings=SETTINGS)
+@FEW_AND_MANY
+def test_every_push_comes_to_what_it_should_whatever_befalls_its_round(make_rounds, num_examples):
+    run_state_machine_as_test(make_rounds, settings=settings(SETTINGS, max_examples=num_examples))
 
 
 def excuse_for_one_round(machine):
@@ -70,7 +79,8 @@ def test_a_worker_is_excused_from_one_round(make_rounds):
     excuse_for_one_round(make_rounds())
 
 
-@pytest.mark.parametrize("seed_bug", BUGS_OF_SERVERS, ids=lambda bug: bug.__name__)
+@pytest.mark.slow
+@each_of(BUGS_OF_SERVERS)
 def test_a_bug_of_a_server_is_found(seed_bug, make_servers, monkeypatch):
     seed_bug(monkeypatch.setattr)
     with pytest.raises((AssertionError, RuntimeError, ValueError, Refusal)):
@@ -78,8 +88,9 @@ def test_a_bug_of_a_server_is_found(seed_bug, make_servers, monkeypatch):
 
 
 # A bug may also end the thread that closes a round that nobody else can come to.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("seed_bug", BUGS_OF_ROUNDS, ids=lambda bug: bug.__name__)
+@each_of(BUGS_OF_ROUNDS)
 def test_a_bug_of_rounds_is_found(seed_bug, make_rounds, monkeypatch):
     seed_bug(monkeypatch.setattr)
 

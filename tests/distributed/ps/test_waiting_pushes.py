@@ -4,10 +4,10 @@ import pytest
 from ps_requests import Caller, batch, counting, key
 
 from ctr_pipeline.distributed.coordination.messages import SnapshotReply, SnapshotRequest
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.service import SERVICE
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.packed import PushReply, Status
+from ctr_pipeline.specs.course import UpdateRule
 
 KEYS = (key(0, 1),)
 NUM_WORKERS = 40
@@ -16,11 +16,13 @@ NUM_HANDLERS = 4
 
 @pytest.fixture
 def core(make_spec, make_core, make_optimizer):
-    spec = counting(make_spec(update=UpdateRule("sync", NUM_WORKERS, 0, False)), make_optimizer)
+    spec = counting(
+        make_spec(update_rule=UpdateRule(update="sync", grads_to_wait=NUM_WORKERS)), make_optimizer
+    )
     core = make_core(spec)
     Caller(core).init()
     Caller(core).pull(KEYS)
-    core.set_active_workers([str(number) for number in range(NUM_WORKERS)])
+    core.updates.set_active_workers([str(number) for number in range(NUM_WORKERS)])
     return core
 
 
@@ -44,7 +46,7 @@ def statuses(calls):
 def test_a_round_may_have_more_members_than_the_server_has_handlers(core, client):
     calls = [start_push(client, core, worker) for worker in range(NUM_WORKERS)]
     assert statuses(calls) == [Status.DONE] * NUM_WORKERS
-    assert core.version == 1
+    assert core.serving.version == 1
     assert Caller(core).values(KEYS)[0] == [float(NUM_WORKERS)]
 
 
@@ -53,6 +55,6 @@ def test_a_cut_is_not_queued_behind_waiting_pushes(core, client, tmp_path):
     calls = [start_push(client, core, worker) for worker in range(NUM_WORKERS - 1)]
     request = SnapshotRequest(0, 1, 0, full=True)
     reply = client.call("Snapshot", request, SnapshotReply, deadline_seconds=30)
-    assert (reply.refused, core.version) == ("", 0)
+    assert (reply.refused, core.serving.version) == ("", 0)
     calls.append(start_push(client, core, NUM_WORKERS - 1))
     assert statuses(calls) == [Status.DONE] * NUM_WORKERS

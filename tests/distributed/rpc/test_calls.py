@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import gc
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ import grpc
 import pytest
 from waiting import wait_until
 
+from ctr_pipeline.distributed.coordination.codec import encode
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.rpc import wire
 from ctr_pipeline.distributed.rpc.access import Access
@@ -338,6 +340,13 @@ class HeadersOnly:
             channel.close()
 
 
+@pytest.fixture
+def no_collector():
+    gc.disable()
+    yield
+    gc.enable()
+
+
 class TestCrowds:
     def test_a_connection_does_not_get_all_threads(self, tmp_path):
         pair = Pair(Access.create(tmp_path, False), num_threads=80)
@@ -348,6 +357,22 @@ class TestCrowds:
         finally:
             crowd.close()
             pair.close()
+
+    def test_a_connection_takes_any_number_of_calls_one_after_another(
+        self, open_pair, no_collector
+    ):
+        """Nothing is left of a call that the collector would have to find first."""
+        client, service = open_pair.client, open_pair.service
+        for number in range(100):
+            assert client.call("Double", Ask(1), Answer, deadline_seconds=10).text == "2"
+            assert client.call("KnowAlready", Ask(1), Answer, deadline_seconds=10).text == "1"
+            later = client.start_bytes("AskLater", encode(Empty()), deadline_seconds=10)
+            wait_until(lambda number=number: len(service.later) > number)
+            service.later[number].give(Answer("late"))
+            assert later.result()
+            service.later[number] = None
+            with pytest.raises(CallRefused, match="Größe"):
+                client.call("Refuse", Empty(), Empty, deadline_seconds=10)
 
     def test_calls_whose_message_never_comes_are_ended(self, tmp_path):
         now = [0.0]
@@ -551,7 +576,7 @@ class TestUnavailable:
             "Test", open_pair.service.methods, address=open_pair.address, access=open_pair.access
         )
         assert second.start() == open_pair.address
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while True:
             try:
                 found = open_pair.client.call("Double", Ask(2), Answer, deadline_seconds=5)
@@ -619,7 +644,8 @@ class TestHalfOpen:
                 start = time.monotonic()
                 with pytest.raises(PeerUnavailable):
                     call.result()
-                assert time.monotonic() - start < 8
+                # Long before its deadline.
+                assert time.monotonic() - start < 25
                 client.close()
             finally:
                 process.kill()

@@ -1,3 +1,4 @@
+import socket
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -5,7 +6,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ctr_pipeline.distributed.rpc.metrics_server import serve_metrics
+from ctr_pipeline.distributed.rpc.metrics_server import PORT_VARIABLE, serve_metrics
 from ctr_pipeline.errors import CtrPipelineError
 
 
@@ -32,3 +33,13 @@ def test_a_host_of_another_machine_is_named():
     ):
         pass
     assert refused.value.place == "192.0.2.1"
+
+
+def test_a_port_that_is_known_beforehand_is_used_unless_another_process_has_it(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv(PORT_VARIABLE, str(port))
+        with serve_metrics(Height(), "127.0.0.1") as address:
+            assert address != f"127.0.0.1:{port}"
+    with serve_metrics(Height(), "127.0.0.1") as address:
+        assert address == f"127.0.0.1:{port}"

@@ -61,17 +61,19 @@ class FaultyServer:
 
     def restore(self, generation):
         """Takes it to the beginning, in another generation."""
-        assert not self.core.restore(nothing_trained(generation)).refused
+        assert not self.core.checkpoints.restore(nothing_trained(generation)).refused
 
     def supersede(self, task, attempt):
         """Another worker begins a later attempt at a task."""
         other = Caller(self.core, "another")
-        pulled = other.pull([], batch=BatchId(0, task, attempt, 0), generation=self.core.generation)
+        pulled = other.pull(
+            [], batch=BatchId(0, task, attempt, 0), generation=self.core.serving.generation
+        )
         assert pulled.status is Status.DONE
 
     def values(self, keys):
         """Rows, float32 [n, W], and dense values."""
-        pulled = Caller(self.core).pull(keys, create=False, generation=self.core.generation)
+        pulled = Caller(self.core).pull(keys, create=False, generation=self.core.serving.generation)
         return pulled.values, pulled.dense
 
     def _fault(self, method):
@@ -82,7 +84,7 @@ class FaultyServer:
 
     def _pull(self, request):
         self._fault("Pull")
-        return self.core.pull(request)
+        return self.core.updates.pull(request)
 
     def _push(self, request):
         self.pushes += 1
@@ -93,8 +95,8 @@ class FaultyServer:
         if fault == "stale" and place not in {one for one, _ in self.applied}:
             nothing = np.empty(0, np.float32)
             return PushReply(Status.STALE, request.generation, 0, nothing, nothing.reshape(0, 0))
-        before = self.core.version
-        reply = self.core.push(request)
+        before = self.core.serving.version
+        reply = self.core.updates.push(request)
         if reply.status is Status.DONE:
             self.applied.append((place, request.step))
             self.staleness.append(before - request.version)
@@ -104,7 +106,12 @@ class FaultyServer:
 
 
 class LeasingMaster:
-    """Leases tasks in their order, two at a time, and believes what it is told."""
+    """Leases tasks in their order, two at a time, and believes what it is told.
+
+    Attributes:
+        is_pausing: Workers are told to pause; what one hands back goes out anew.
+        on_paused: Called once one has paused.
+    """
 
     def __init__(self, spec, tasks, *, after=()):
         self.spec = spec
@@ -114,6 +121,8 @@ class LeasingMaster:
         self.attempt = 1
         self.leased = {}
         self.reports = {}
+        self.is_pausing = False
+        self.on_paused = lambda: None
         self.lock = threading.Lock()
         self.wire = Wire({"master": master_methods(self._register, self._heartbeat, self._lease)})
 
@@ -121,7 +130,7 @@ class LeasingMaster:
         return self.wire.connect("master")
 
     def _register(self, request):
-        return RegisterReply("", self.generation, self.spec, ("here",), 0.05, 5.0)
+        return RegisterReply("", self.generation, self.spec, ("here",), 0.05)
 
     def _heartbeat(self, request):
         with self.lock:
@@ -130,7 +139,11 @@ class LeasingMaster:
                     self.reports[report.key] = report
                     if report.finished:
                         self.leased.pop(report.key, None)
-            return HeartbeatReply("go_on", self.generation, ("here",), (), ())
+            if request.paused:
+                self.take_back()
+                self.on_paused()
+            directive = "pause" if self.is_pausing else "go_on"
+            return HeartbeatReply(directive, self.generation, ("here",), (), ())
 
     def _lease(self, request):
         with self.lock:
@@ -147,6 +160,16 @@ class LeasingMaster:
             if not given:
                 return LeaseReply("wait", self.generation, (), 0.02)
             return LeaseReply("tasks", self.generation, tuple(given), 0.0)
+
+    def take_back(self):
+        """What is leased is to be done by others, less what of it is done."""
+        self.attempt += 1
+        again = []
+        for task in self.leased.values():
+            report = self.reports.get(task.key)
+            again.append(replace(task, done_mask=report.done_mask if report else task.done_mask))
+        self.todo.extendleft(reversed(again))
+        self.leased.clear()
 
     def roll_back(self):
         """All leases are void; what was leased is to be done from the start."""

@@ -24,9 +24,7 @@ def leased(task=0, attempt=1, *, kind="train", done_mask=0, split="train", **sco
 
 
 def registered(generation=1, addresses=("ps:1",), *, refused="", spec=None):
-    return RegisterReply(
-        refused, generation, spec or job_spec(splits=(TRAIN,)), addresses, 1.0, 5.0
-    )
+    return RegisterReply(refused, generation, spec or job_spec(splits=(TRAIN,)), addresses, 1.0)
 
 
 def beat(directive="go_on", generation=1, addresses=("ps:1",), revoked=()):

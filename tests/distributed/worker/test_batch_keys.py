@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.distributed.coordination.placement import place_evenly
+from ctr_pipeline.distributed.coordination.placement import even_placement
 from ctr_pipeline.distributed.worker.batch_keys import (
     batch_without_keys,
-    common_places,
+    common_positions,
     divide_keys,
 )
 from ctr_pipeline.embeddings.partition import partitions_of
@@ -23,7 +23,7 @@ TABLES = (TableSpec("a", 100), TableSpec("b", 100))
     num_servers=st.integers(1, 4),
 )
 def test_each_server_has_the_keys_of_its_partitions(ids, num_servers):
-    placement = place_evenly(NUM_PARTITIONS, 10, num_servers, is_divided=True)
+    placement = even_placement(NUM_PARTITIONS, 10, num_servers, is_divided=True)
     ids_BF = np.array(ids, np.int64).reshape(-1, 2)
     batch = BatchPreparer(TABLES, (0, 1)).prepare(ids_BF, len(ids))
     divided = divide_keys(batch, placement, NUM_PARTITIONS)
@@ -42,7 +42,7 @@ def test_each_server_has_the_keys_of_its_partitions(ids, num_servers):
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 60)), st.lists(st.integers(0, 60), unique=True))
 def test_common_places_are_those_of_a_set(keys, others):
-    found = common_places(np.array(list(keys), np.int64), np.array(others, np.int64))
+    found = common_positions(np.array(list(keys), np.int64), np.array(others, np.int64))
     assert found.tolist() == [place for place, key in enumerate(others) if key in keys]
 
 

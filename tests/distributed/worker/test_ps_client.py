@@ -10,16 +10,16 @@ from network import Clock, Wire
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.ps.service import ps_methods
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.worker.ps_calls import RolledBack, Superseded
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.embeddings.rows import RowStorage
+from ctr_pipeline.specs.course import UpdateRule
 from ctr_pipeline.specs.initializer import ZEROS
 
 NUM_DENSE = 37
-ASYNC = UpdateRule("async", 1, 0, False)
+ASYNC = UpdateRule()
 
 
 class World:
@@ -90,7 +90,7 @@ def start(make_spec, make_core, make_optimizer, access):
 
     def make(num_servers=2, *, rule=ASYNC, timeout=15.0, **options):
         sgd = make_optimizer("sgd", 1.0)
-        spec = make_spec(num_parameter_servers=num_servers, update=rule, dense_optimizer=sgd)
+        spec = make_spec(num_parameter_servers=num_servers, update_rule=rule, dense_optimizer=sgd)
         segments = tuple(
             replace(s, optimizer=sgd, reduction="sum", l2_strength=0.0, initializer=ZEROS)
             for s in spec.segments
@@ -176,7 +176,7 @@ def test_a_lost_reply_applies_nothing_twice_and_is_no_repetition(start):
     outcome = world.push(world.pull(prepared))
     assert (outcome.verdict, outcome.repeated) == ("applied", False)
     np.testing.assert_array_equal(world.counts(prepared), occurrences(prepared))
-    assert world.cores[1].counts.repeated == 1
+    assert world.cores[1].updates.counts.repeated == 1
 
 
 def test_a_batch_that_a_lost_worker_left_half_done_is_repeated(start, access):
@@ -211,7 +211,7 @@ def test_a_push_that_failed_can_be_handed_in_again(start):
     outcome = world.push(pull)
     # Server 1 had it, from this very worker: nothing was trained again.
     assert (outcome.verdict, outcome.repeated) == ("applied", False)
-    assert [core.counts.repeated for core in world.cores] == [0, 1]
+    assert [core.updates.counts.repeated for core in world.cores] == [0, 1]
     np.testing.assert_array_equal(world.counts(prepared), occurrences(prepared))
 
 
@@ -245,7 +245,7 @@ def test_a_rollback_is_told_by_the_servers(start):
     pull = world.pull(world.prepare())
     pull.wait()
     for core in world.cores:
-        core.restore(RestoreRequest(3, 0, (), (), ()))
+        core.checkpoints.restore(RestoreRequest(3, 0, (), (), ()))
     with pytest.raises(RolledBack) as caught:
         world.push(pull)
     assert caught.value.generation == 3
@@ -257,7 +257,7 @@ def test_a_rollback_that_one_server_tells_ends_calls_to_others(start):
     world = start(2, deadline_seconds=1000.0)
     pull = world.pull(world.prepare())
     pull.wait()
-    world.cores[0].restore(RestoreRequest(1, 0, (), (), ()))
+    world.cores[0].checkpoints.restore(RestoreRequest(1, 0, (), (), ()))
     # Server 1 is the one that died: it says nothing until it is back.
     world.wire.fate = lambda server, _method, _number: "lost" if server == 1 else None
     with pytest.raises(RolledBack):
@@ -296,8 +296,12 @@ def test_a_server_that_is_not_there_yet_is_waited_for(start, access):
     late.route(0, ("",))
     prepared = world.prepare()
     pull = late.start_pull(prepared, create=True, batch=None)
-    assert not pull._futures[0].done()
+    waiter = threading.Thread(target=pull.wait)
+    waiter.start()
+    assert waiter.is_alive()
     late.route(0, ("0",))
+    waiter.join(20)
+    assert not waiter.is_alive()
     pull.wait()
     assert late.dense(pull).tolist() == [0.0] * NUM_DENSE
     late.close()
@@ -361,7 +365,7 @@ def test_scoring_makes_no_rows_and_reads_zeros(start):
     linear, embeddings = world.client.gather_parts(pull, 1)
     assert not linear.any()
     assert not embeddings.any()
-    assert sum(core.num_rows for core in world.cores) == 0
+    assert sum(core.state.num_rows for core in world.cores) == 0
 
 
 def test_a_pull_ahead_knows_of_the_push_before_it(start):
@@ -388,7 +392,7 @@ def test_a_refresh_does_not_count_what_other_workers_did_meanwhile(start, access
     for number in (10, 11):
         world.push(world.pull(prepared, number, client=other), number, client=other)
     world.push(first, 0, refresh=ahead)
-    assert world.cores[0].version == 3
+    assert world.cores[0].serving.version == 3
     assert ahead.versions == [1]
     other.close()
 
@@ -405,7 +409,7 @@ def test_a_pull_ahead_that_failed_does_not_spoil_the_push(start):
 
 
 def test_a_push_that_came_late_is_applied_and_weighs_less(start, access):
-    world = start(2, rule=UpdateRule("sync", 1, 0, False))
+    world = start(2, rule=UpdateRule(update="sync"))
     prepared = world.prepare()
     other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
     other.route(0, ("0", "1"))
@@ -418,7 +422,7 @@ def test_a_push_that_came_late_is_applied_and_weighs_less(start, access):
 
 
 def test_gradients_are_as_old_as_the_dense_values_they_were_computed_with(start, access):
-    world = start(1, rule=UpdateRule("sync", 1, 0, False))
+    world = start(1, rule=UpdateRule(update="sync"))
     prepared = world.prepare()
     world.client.dense(world.pull(prepared, 0))
     other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
@@ -435,34 +439,34 @@ def test_gradients_are_as_old_as_the_dense_values_they_were_computed_with(start,
 
 
 def test_a_push_whose_round_fills_on_one_server_alone_counts_once_on_all(start):
-    world = start(2, rule=UpdateRule("sync", 2, 0, False), timeout=0.0)
+    world = start(2, rule=UpdateRule(update="sync", grads_to_wait=2), timeout=0.0)
     prepared = world.prepare()
-    world.cores[0].set_active_workers([""])
-    world.cores[1].set_active_workers(["", "other"])
+    world.cores[0].updates.set_active_workers([""])
+    world.cores[1].updates.set_active_workers(["", "other"])
     over = threading.Event()
 
     def keep_time():
         while not over.wait(0.01):
-            world.cores[1].keep_time()
+            world.cores[1].updates.keep_time()
 
     thread = threading.Thread(target=keep_time)
     thread.start()
     try:
         assert world.push(world.pull(prepared, 0), 0).verdict == "stale"
-        world.cores[1].set_active_workers([""])
+        world.cores[1].updates.set_active_workers([""])
         outcome = world.push(world.pull(prepared, 0), 0)
     finally:
         over.set()
         thread.join()
     assert (outcome.verdict, outcome.repeated) == ("applied", False)
-    assert [core.counts.applied for core in world.cores] == [1, 1]
+    assert [core.updates.counts.applied for core in world.cores] == [1, 1]
     np.testing.assert_array_equal(world.counts(prepared), occurrences(prepared))
 
 
 def test_two_workers_make_one_update_of_a_round(start, access):
-    world = start(2, rule=UpdateRule("sync", 2, 0, False))
+    world = start(2, rule=UpdateRule(update="sync", grads_to_wait=2))
     for core in world.cores:
-        core.set_active_workers(["", "other"])
+        core.updates.set_active_workers(["", "other"])
     other = PsClient(world.spec, access, incarnation="other", connect=world.connect)
     other.route(0, ("0", "1"))
     prepared = world.prepare()
@@ -487,7 +491,7 @@ def test_two_workers_make_one_update_of_a_round(start, access):
         thread.join(30)
     # Nobody was ever stale: what a round changed came with its replies.
     assert outcomes == ["applied"] * 10
-    assert [core.version for core in world.cores] == [5, 5]
+    assert [core.serving.version for core in world.cores] == [5, 5]
     np.testing.assert_array_equal(world.counts(prepared), 10 * occurrences(prepared))
     other.close()
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.specs.course import UpdateRule
 
 NUM_STEPS = 25
 BATCH = 64
@@ -107,14 +107,14 @@ def train_on_servers(client, spec, initial, *, ahead):
 @pytest.mark.parametrize(
     ("num_servers", "ahead", "rule", "admit_after"),
     [
-        (1, False, UpdateRule("async", 1, 0, False), 1),
-        (1, True, UpdateRule("async", 1, 0, False), 1),
-        (3, True, UpdateRule("async", 1, 0, True), 1),
-        (3, True, UpdateRule("async", 1, 0, False), 20),
-        (1, True, UpdateRule("sync", 1, 0, False), 1),
-        (3, True, UpdateRule("sync", 1, 0, False), 1),
-        (3, True, UpdateRule("sync", 4, 0, False), 20),
-        (2, True, UpdateRule("bounded", 1, 0, False), 1),
+        (1, False, UpdateRule(), 1),
+        (1, True, UpdateRule(), 1),
+        (3, True, UpdateRule(scale_learning_rate_by_staleness=True), 1),
+        (3, True, UpdateRule(), 20),
+        (1, True, UpdateRule(update="sync"), 1),
+        (3, True, UpdateRule(update="sync"), 1),
+        (3, True, UpdateRule(update="sync", grads_to_wait=4), 20),
+        (2, True, UpdateRule(update="bounded", max_staleness=0), 1),
     ],
 )
 def test_servers_train_the_bits_of_one_process(
@@ -123,7 +123,7 @@ def test_servers_train_the_bits_of_one_process(
     spec = make_spec(
         batch_size=BATCH,
         num_parameter_servers=num_servers,
-        update=rule,
+        update_rule=rule,
         admit_after=admit_after,
         # Where there are three, all but a page of each lies in a file.
         memory_limit_gb=4096e-9 if num_servers == 3 else None,
@@ -133,7 +133,7 @@ def test_servers_train_the_bits_of_one_process(
 
     cores = [make_core(spec, index) for index in range(num_servers)]
     for core in cores:
-        core.set_active_workers(["me"])
+        core.updates.set_active_workers(["me"])
     served = serve(cores)
     client = PsClient(spec, access, incarnation="me")
     client.route(0, served.addresses)
@@ -144,17 +144,19 @@ def test_servers_train_the_bits_of_one_process(
 
     np.testing.assert_array_equal(found_dense, dense)
     expected = next(store.iterate_rows(10**6))
-    blocks = [next(core._state._store.iterate_rows(10**6)) for core in cores]
+    blocks = [next(core.state.store.iterate_rows(10**6)) for core in cores]
     keys = np.concatenate([block.keys for block in blocks])
     order = np.argsort(keys)
     np.testing.assert_array_equal(keys[order], expected.keys)
     values = np.concatenate([block.values for block in blocks])
     np.testing.assert_array_equal(values[order], expected.values)
     # Nothing above would fail if the servers had been passed by.
-    assert min(core.num_rows for core in cores) > 0
-    assert all(core.version == NUM_STEPS for core in cores)
+    assert min(core.state.num_rows for core in cores) > 0
+    assert all(core.serving.version == NUM_STEPS for core in cores)
     record_bytes = 64
-    spilled = [core.num_rows * record_bytes - 4096 if num_servers == 3 else 0 for core in cores]
-    assert [core.spilled_bytes for core in cores] == spilled
+    spilled = [
+        core.state.num_rows * record_bytes - 4096 if num_servers == 3 else 0 for core in cores
+    ]
+    assert [core.state.spilled_bytes for core in cores] == spilled
     assert num_servers < 3 or min(spilled) > 4096
     assert min(server.bytes_received for server in served.servers) > 10_000

@@ -13,9 +13,9 @@ from ctr_pipeline.distributed.coordination.rounds import (
     BatchId,
     worker_number,
 )
-from ctr_pipeline.distributed.coordination.spec import UpdateRule
 from ctr_pipeline.distributed.rpc.packed import PushRequest, Status
 from ctr_pipeline.distributed.worker.ps_client import PsClient
+from ctr_pipeline.specs.course import UpdateRule
 
 IDS = np.arange(24, dtype=np.int32).reshape(8, 3) % 7
 
@@ -57,7 +57,9 @@ class Worker:
 
 @pytest.fixture
 def world(make_spec, make_core, serve, access):
-    spec = make_spec(num_parameter_servers=2, update=UpdateRule("sync", 2, 0, False))
+    spec = make_spec(
+        num_parameter_servers=2, update_rule=UpdateRule(update="sync", grads_to_wait=2)
+    )
     cores = [make_core(spec, index) for index in range(2)]
     served = serve(cores)
     workers = {
@@ -81,8 +83,8 @@ def deliver(cores, worker, server):
     keys = worker.client.prepare(IDS, len(IDS))
     first, last = keys.bounds[server : server + 2]
     low, high = balanced_placement(worker.spec).range_of(server)
-    cores[server].set_active_workers([worker.client_name])
-    reply = cores[server].push(
+    cores[server].updates.set_active_workers([worker.client_name])
+    reply = cores[server].updates.push(
         PushRequest(
             generation=0,
             batch=worker.batch,
@@ -90,7 +92,7 @@ def deliver(cores, worker, server):
             step=1,
             learning_rate_factor=1.0,
             num_examples=len(IDS),
-            version=cores[server].version,
+            version=cores[server].serving.version,
             keys=keys.keys_U[first:last],
             num_occurrences=keys.num_occurrences_U[first:last],
             sums=np.ones((last - first, 5), np.float32),
@@ -109,7 +111,7 @@ def test_workers_whose_batches_one_server_has_do_not_wait_for_each_other(world):
         worker.pull(0)
         deliver(cores, worker, server)
     for core in cores:
-        core.set_active_workers([first.client_name, second.client_name])
+        core.updates.set_active_workers([first.client_name, second.client_name])
     started = time.monotonic()
     first.pull(0)
     second.pull(0)
@@ -118,4 +120,4 @@ def test_workers_whose_batches_one_server_has_do_not_wait_for_each_other(world):
         thread.join(30)
     assert [answers for _, answers in pushes] == [["applied"], ["applied"]]
     assert time.monotonic() - started < ROUND_TIMEOUT_SECONDS / 2
-    assert [core.counts.applied for core in cores] == [2, 2]
+    assert [core.updates.counts.applied for core in cores] == [2, 2]

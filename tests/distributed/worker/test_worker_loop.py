@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from job_specs import job_spec
 from loop_world import FaultyServer, LeasingMaster, training_tasks
+from ps_requests import nothing_trained
 from training_problem import (
     BATCH_SIZE,
     NUM_ROWS,
@@ -177,7 +178,7 @@ def assert_equal_to_alone(world, alone):
     trained, trained_dense = world.server.values(keys)
     assert np.array_equal(trained, values)
     assert np.array_equal(trained_dense, dense.values)
-    assert world.server.core.num_rows == len(keys)
+    assert world.server.core.state.num_rows == len(keys)
     losses = [
         math.fsum(
             loss.loss_sum
@@ -215,7 +216,7 @@ def test_an_overlapped_push_is_all_that_the_next_batch_does_not_know_of(make_wor
     last = [one for key, one in world.master.reports.items() if key.epoch == EPOCHS - 1]
     loss = math.fsum(loss.loss_sum for one in last for loss in one.losses)
     assert loss / NUM_ROWS == pytest.approx(state.history[-1].train_logloss, rel=0.02)
-    assert world.server.core.num_rows == store.num_rows
+    assert world.server.core.state.num_rows == store.num_rows
 
 
 @OVERLAP
@@ -224,7 +225,7 @@ def test_the_log_ends_with_where_the_time_went(make_world, caplog, overlap_pushe
     world = make_world(tasks, overlap_pushes=overlap_pushes)
     with caplog.at_level("INFO", "ctr_pipeline.distributed.worker.loop"):
         loop = world.run()
-    laps = loop._laps.times
+    laps = loop.laps.times
     assert laps[Stage.TENSORFLOW] == laps[Stage.GATHER] == laps[Stage.SEND] == 64
     assert laps[Stage.AWAIT_VALUES] == 64
     assert laps[Stage.SCORE] == 7
@@ -313,6 +314,41 @@ def test_a_rollback_that_the_master_tells_of_does_the_same(make_world, overlap_p
 
 
 @OVERLAP
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_a_worker_that_is_told_to_pause_hands_back_all_but_what_it_has_trained(
+    make_world, overlap_pushes, rolls_back
+):
+    """What it reported by then is what the server holds, to the batch."""
+    world = make_world(training_tasks(0, 2), overlap_pushes=overlap_pushes)
+    held = []
+
+    def begin():
+        # A worker that has heard of it finishes the batch that it is at.
+        if world.server.pushes == 40:
+            world.master.is_pausing = True
+
+    def end():
+        done = sum(report.done_mask.bit_count() for report in world.master.reports.values())
+        held.append((done, len(world.server.applied)))
+        # The second time nothing has happened since.
+        if len(held) == 2:
+            world.master.is_pausing = False
+            if rolls_back:
+                world.master.generation += 1
+                world.server.core.checkpoints.restore(nothing_trained(2))
+
+    world.server.on_push, world.master.on_paused = begin, end
+    world.run()
+    assert held[0][0] == held[0][1] == held[1][0] == held[1][1]
+    assert 40 <= held[0][0] < 94
+    # Each batch once.
+    places = [place for place, _ in world.server.applied]
+    assert len(places) == len(set(places)) == 94
+    assert not any(report.repeated_mask for report in world.master.reports.values())
+    assert world.masks() == {(0, 0): 2**64 - 1, (0, 1): 2**30 - 1}
+
+
+@OVERLAP
 def test_a_task_that_another_worker_has_is_let_go(make_world, overlap_pushes):
     world = make_world(training_tasks(0, 2), overlap_pushes=overlap_pushes)
 
@@ -341,7 +377,7 @@ def test_scoring_is_that_of_one_process_and_makes_no_rows(make_world, compiled):
         [score_task(0, 0, 320, "scores/valid-0.f32"), score_task(1, 320, 180, "scores/valid-1.f32")]
     )
     world.run()
-    assert world.server.core.num_rows == 0
+    assert world.server.core.state.num_rows == 0
     assert world.server.pushes == 0
     ids, numbers, labels = draw_rows(500, 2)
     expected = Scorer(compiled, new_store(), new_dense(compiled)).score(ids, numbers)

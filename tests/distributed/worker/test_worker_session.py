@@ -271,6 +271,48 @@ def test_leaving_takes_no_more_tasks_and_reports_what_is_done():
     assert [b.reports[0].done_mask for b in master.sent["Heartbeat"] if b.reports] == [4]
 
 
+def test_a_worker_that_is_told_to_pause_hands_back_its_leases_once_its_loop_rests():
+    master, clock, session = world(Lease=[tasks(leased(0), leased(1)), wait()])
+    run_for(session, clock, 0.1)
+    task = session.wait_task(0)
+    master.answer(Heartbeat=beat("pause"))
+    run_for(session, clock, 1.0)
+    # The batch under way counts.
+    assert session.is_pausing
+    assert session.holds(task)
+    mark(session, task)
+    num_asked = len(master.sent["Lease"])
+    session.pause(0.0)
+    run_for(session, clock, 1.1)
+    told = [request for request in master.sent["Heartbeat"] if request.paused]
+    assert [report.done_mask for report in told[0].reports] == [1]
+    assert not session.holds(task)
+    assert told[-1].held == ()
+    assert session.wait_task(0) is None
+    assert len(master.sent["Lease"]) == num_asked
+    master.answer(Heartbeat=beat("go_on"), Lease=[tasks(leased(0, 2))])
+    run_for(session, clock, 1.1)
+    assert not session.is_pausing
+    assert session.wait_task(0).attempt == 2
+    run_for(session, clock, 1.1)
+    assert not master.sent["Heartbeat"][-1].paused
+
+
+def test_a_pause_that_is_over_before_the_master_heard_of_it_is_told_all_the_same():
+    master, clock, session = world(Lease=[tasks(leased(0), leased(1)), wait()])
+    run_for(session, clock, 0.1)
+    task = session.wait_task(0)
+    master.answer(Heartbeat=[beat("pause"), PeerUnavailable("away")])
+    run_for(session, clock, 1.0)
+    session.pause(0.0)
+    run_for(session, clock, 3.0)
+    master.answer(Heartbeat=beat("go_on"))
+    run_for(session, clock, 3.0)
+    # The loop has dropped what it held, so nobody works on it any more.
+    assert not session.holds(task)
+    assert not session.is_pausing
+
+
 @pytest.mark.parametrize(
     "answer",
     [registered(refused="another config"), CallRefused("token", "wrong token", place="m:1")],

@@ -117,8 +117,40 @@ class MaxComputeClient:
                 schema,
                 bool(table.is_virtual_view),
                 max(int(part.size or 0), 0),
-                f"{part.last_data_modified_time} {part.size} {schema}",
+                f"last modified {part.last_data_modified_time}, {part.size} bytes",
             )
+
+        return self._explained(lambda: self._retried(load), f"table {address}")
+
+    def has_table(self, address: TableAddress) -> bool:
+        """Whether there is a table of this name.
+
+        Raises:
+            DataError: The service does not answer, or refuses.
+        """
+
+        def ask() -> bool:
+            return bool(self.entry.exist_table(address.table, project=address.project))
+
+        return self._explained(lambda: self._retried(ask), f"table {address}")
+
+    def version_of(self, address: TableAddress) -> str:
+        """What changes when rows of a table do, of any partition.
+
+        Raises:
+            DataError: It is not there, is a view, or may not be read.
+        """
+
+        def load() -> str:
+            table = self.entry.get_table(address.table, project=address.project)
+            table.reload()
+            if table.is_virtual_view:
+                raise DataError(
+                    "is a view, and nothing tells when its rows change",
+                    place=str(address),
+                    remedy="Select from the tables that it is a view of",
+                )
+            return f"last modified {table.last_data_modified_time}, {table.size} bytes"
 
         return self._explained(lambda: self._retried(load), f"table {address}")
 
@@ -167,6 +199,21 @@ class MaxComputeClient:
             raise StatisticsError("a query was stopped")
 
         return self._explained(run, f"project {self.entry.project}", is_query=True)
+
+    def cost_of(self, text: str) -> str:
+        """What the service says a SELECT costs, without running it.
+
+        Raises:
+            DataError: A table is not there or may not be read.
+            StatisticsError: The service refuses the SELECT.
+        """
+
+        def ask() -> str:
+            cost = self.entry.execute_sql_cost(text, hints=dict(SETTINGS))
+            return f"{int(cost.input_size) / 1e9:,.2f} GB, complexity {cost.complexity}"
+
+        place = f"project {self.entry.project}"
+        return self._explained(lambda: self._retried(ask), place, is_query=True)
 
     def _stop(self, instance: Any) -> None:
         try:

@@ -3,6 +3,7 @@
 https://www.alibabacloud.com/help/en/maxcompute/user-guide/select-syntax
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -47,15 +48,52 @@ def render(tree: exp.Expr) -> str:
     return tree.sql(dialect=MaxCompute, identify=True)
 
 
-def create_table_as(table: exp.Table, query: exp.Expr) -> exp.Create:
-    """A table of the rows of a query, which the service drops after a day if nobody else does."""
+def create_table(table: exp.Table, columns: Mapping[str, str], partition: str) -> exp.Create:
+    """An empty table, which the service drops after a day if nobody else does.
+
+    Args:
+        table: Its name.
+        columns: Their types by name.
+        partition: The column of texts that it is partitioned by.
+    """
+    by = exp.PartitionedByProperty(this=exp.Schema(expressions=[_column(partition, "text")]))
     lifecycle = Lifecycle(this=exp.Literal.number(1))
+    defined = [_column(name, kind) for name, kind in columns.items()]
     return exp.Create(
-        this=table,
+        this=exp.Schema(this=table.copy(), expressions=defined),
         kind="TABLE",
-        properties=exp.Properties(expressions=[lifecycle]),
-        expression=query,
+        properties=exp.Properties(expressions=[by, lifecycle]),
     )
+
+
+def create_selected(table: exp.Table, query: exp.Query, *, days: int) -> exp.Create:
+    """A table of the rows of a SELECT, unless it is there.
+
+    Args:
+        table: Its name.
+        query: The SELECT.
+        days: The service drops it when nothing has changed it for so long.
+    """
+    lifecycle = Lifecycle(this=exp.Literal.number(days))
+    return exp.Create(
+        this=table.copy(),
+        kind="TABLE",
+        exists=True,
+        properties=exp.Properties(expressions=[lifecycle]),
+        expression=query.copy(),
+    )
+
+
+def insert_partitions(table: exp.Table, partition: str, query: exp.Expr) -> exp.Insert:
+    """Puts the rows of a query into the partitions that its last column names."""
+    named = exp.Partition(expressions=[exp.column(partition)])
+    target = table.copy()
+    target.set("partition", named)
+    return exp.Insert(this=target, expression=query, overwrite=True)
+
+
+def _column(name: str, kind: str) -> exp.ColumnDef:
+    return exp.ColumnDef(this=exp.to_identifier(name), kind=exp.DataType.build(kind))
 
 
 def drop_table(table: exp.Table) -> exp.Drop:

@@ -1,6 +1,7 @@
 """Tables of MaxCompute as a source."""
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -10,22 +11,32 @@ from ctr_pipeline.dataset.source import HEAD_ROWS, Place, ServiceAccess, Source,
 from ctr_pipeline.dataset.typed_source import read_typed_tables, refuse_columns, typed_source
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.progress import Progress
+from ctr_pipeline.specs.source_formats import is_query
+
+if TYPE_CHECKING:
+    from ctr_pipeline.dataset.statement import Query
 
 
 class MaxComputeFormat(SourceFormat):
-    """Tables and partitions of MaxCompute: `odps://project/table/ds=20240101`."""
+    """Tables and partitions of MaxCompute, `odps://project/table/ds=20240101`, and its SELECTs."""
 
     name = "MaxCompute"
     rows_have_order = False
     is_remote = True
+    driver = "maxcompute"
 
     def is_address(self, text: str) -> bool:
         """As `SourceFormat.is_address`."""
         return is_address(text)
 
-    def find(self, address: str, key: str) -> TableAddress:
+    def find(self, address: str, key: str) -> "TableAddress | Query":
         """As `SourceFormat.find`; the service is not asked."""
-        return parse_address(address, key)
+        if not is_query(address):
+            return parse_address(address, key)
+        # sqlglot is imported only where there is a query.
+        from ctr_pipeline.dataset.statement import Query
+
+        return Query(address, key, dialect="hive")
 
     def find_access(self) -> ServiceAccess:
         """As `SourceFormat.find_access`."""
@@ -55,14 +66,15 @@ class MaxComputeFormat(SourceFormat):
         """As `SourceFormat.inspect`; the rows of data.train are divided here, by their hash."""
         # PyODPS and sqlglot are imported only where a table is named.
         from ctr_pipeline.dataset.formats.maxcompute.inspection import find_tables, head_of
+        from ctr_pipeline.dataset.statement import Query
 
         if seed is not None:
             refuse_columns(data, "tables", "data.columns")
-        addresses = {
-            split: [place for place in group if isinstance(place, TableAddress)]
+        named = {
+            split: [place for place in group if isinstance(place, TableAddress | Query)]
             for split, group in places.items()
         }
-        files, opened = find_tables(data, addresses, seed=seed)
+        files, opened = find_tables(data, named, seed=seed)
         schema = next(iter(opened.values())).schema
         return typed_source(
             self,

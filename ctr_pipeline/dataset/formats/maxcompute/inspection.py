@@ -1,12 +1,14 @@
 """What the tables of a config hold, and which of their rows each split has."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.reading import read_head
+from ctr_pipeline.dataset.formats.maxcompute.selected import select_into_table
 from ctr_pipeline.dataset.formats.maxcompute.selection import has_text
 from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import (
@@ -16,17 +18,18 @@ from ctr_pipeline.dataset.formats.maxcompute.table import (
     TableRows,
 )
 from ctr_pipeline.dataset.schema_checks import check_same_names
+from ctr_pipeline.dataset.statement import Query
 from ctr_pipeline.errors import DataError
 
 
 def find_tables(
-    data: DataConfig, addresses: Mapping[str, Sequence[TableAddress]], *, seed: int | None
+    data: DataConfig, named: Mapping[str, Sequence[TableAddress | Query]], *, seed: int | None
 ) -> tuple[dict[str, tuple[TableRows, ...]], dict[TableRows, MaxComputeTable]]:
     """The rows of each split, and what each table holds.
 
     Args:
         data: The config's section.
-        addresses: Tables and partitions, by split.
+        named: Tables, partitions and SELECTs, by split.
         seed: Seed of the random split; None: rows are not divided.
 
     Raises:
@@ -34,10 +37,14 @@ def find_tables(
             first, or rows cannot be divided as the config says.
     """
     client = connect()
-    facts = {
-        address: client.describe(address)
-        for address in dict.fromkeys(one for group in addresses.values() for one in group)
+    if seed is not None:
+        # Before a SELECT is executed, which costs.
+        _refuse_order(data)
+    found_rows = {
+        one: select_into_table(client, one) if isinstance(one, Query) else TableRows(one)
+        for one in dict.fromkeys(one for group in named.values() for one in group)
     }
+    facts = {found.address: client.describe(found.address) for found in found_rows.values()}
     for address, found in facts.items():
         if found.is_view:
             # Nothing tells when the rows of a view change, so old ones might be taken for new.
@@ -47,13 +54,13 @@ def find_tables(
                 remedy="Make a table of it: CREATE TABLE … LIFECYCLE 7 AS SELECT * FROM the view",
             )
     _check_same_columns(facts)
-    rows = {split: tuple(TableRows(one) for one in group) for split, group in addresses.items()}
+    rows = {split: tuple(found_rows[one] for one in group) for split, group in named.items()}
     if seed is not None:
         schema = next(iter(facts.values())).schema
         ranges = _divide(data, schema, seed)
-        trained = addresses["train"]
+        trained = rows["train"]
         rows |= {
-            split: tuple(TableRows(one, chosen) for one in trained)
+            split: tuple(replace(one, chosen=chosen) for one in trained)
             for split, chosen in ranges.items()
         }
     opened = {
@@ -95,25 +102,35 @@ def _check_same_columns(facts: Mapping[TableAddress, TableFacts]) -> None:
                 )
 
 
-def _divide(data: DataConfig, schema: pa.Schema, seed: int) -> dict[str, HashRange | None]:
-    """Which rows of data.train each split has that has no table of its own."""
-    split = data.split
+def _shares(data: DataConfig) -> dict[str, float]:
+    """Shares of the rows of data.train, by the split that has them and no table of its own."""
     shares = {
-        "valid": 0.0 if data.valid is not None else split.valid,
-        "test": 0.0 if data.test is not None else split.test,
+        "valid": 0.0 if data.valid is not None else data.split.valid,
+        "test": 0.0 if data.test is not None else data.split.test,
     }
-    wanted = [name for name, share in shares.items() if share > 0]
-    if not wanted:
-        return {"train": None}
-    if split.by in {"order", "time"}:
+    return {name: share for name, share in shares.items() if share > 0}
+
+
+def _refuse_order(data: DataConfig) -> None:
+    """Raises DataError if rows are to be divided by what a table does not have."""
+    by, wanted = data.split.by, _shares(data)
+    if wanted and by in {"order", "time"}:
         keys = " and ".join(f"data.{name}" for name in wanted)
         raise DataError(
             "rows of a table have no order, so they cannot be divided by it"
-            if split.by == "order"
+            if by == "order"
             else "rows of a MaxCompute table are not divided by a column of times",
             place="data.split.by",
             remedy=f"Set it to random or hash, or name tables or partitions in {keys}",
         )
+
+
+def _divide(data: DataConfig, schema: pa.Schema, seed: int) -> dict[str, HashRange | None]:
+    """Which rows of data.train each split has that has no table of its own."""
+    split, shares = data.split, _shares(data)
+    wanted = list(shares)
+    if not wanted:
+        return {"train": None}
     if split.by == "hash":
         columns = [column for column in (split.column,) if column is not None]
         salt = None
@@ -127,7 +144,11 @@ def _divide(data: DataConfig, schema: pa.Schema, seed: int) -> dict[str, HashRan
                 place=f"data.split.column '{name}'",
                 remedy="Name a column of strings or integers",
             )
-    ends = {"train": 1.0 - sum(shares.values()), "valid": 1.0 - shares["test"], "test": 1.0}
+    ends = {
+        "train": 1.0 - sum(shares.values()),
+        "valid": 1.0 - shares.get("test", 0.0),
+        "test": 1.0,
+    }
     ranges: dict[str, HashRange | None] = {}
     low = 0.0
     for name in ("train", "valid", "test"):

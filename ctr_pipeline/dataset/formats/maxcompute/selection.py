@@ -4,6 +4,7 @@ A table has no order, so rows are divided by what they hold: by the MD5 of one c
 the text of all columns and the seed. The service divides, for reading and for the statistics alike.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -64,6 +65,28 @@ def select_rows(rows: Sequence[TableRows], columns: Sequence[exp.Expr]) -> exp.S
     return query.where(*conditions) if conditions else query
 
 
+def sample_of(chosen: Sequence[tuple[int, HashRange | None]]) -> exp.Expr:
+    """Which sample a row is of, where several divide the rows of a table by their hash.
+
+    Args:
+        chosen: Number of each sample and its share of the rows; None: all rows.
+    """
+    if len(chosen) == 1:
+        return exp.Literal.number(chosen[0][0])
+    ordered = sorted(chosen, key=lambda one: _low_of(one[1]))
+    case = exp.Case()
+    for (number, _), (_, after) in itertools.pairwise(ordered):
+        if after is None:
+            raise ValueError("rows of a table are divided by their hash or not at all")
+        below = exp.LT(this=_digest(after), expression=_threshold(after.low))
+        case = case.when(below, exp.Literal.number(number))
+    return case.else_(exp.Literal.number(ordered[-1][0]))
+
+
+def _low_of(chosen: HashRange | None) -> float:
+    return 0.0 if chosen is None else chosen.low
+
+
 def has_text(kind: pa.DataType) -> bool:
     """Whether a column of this type can be hashed as a text that is the same for equal values."""
     return bool(
@@ -75,7 +98,7 @@ def has_text(kind: pa.DataType) -> bool:
     )
 
 
-def _in_range(chosen: HashRange) -> list[exp.Expr]:
+def _digest(chosen: HashRange) -> exp.Expr:
     texts: list[exp.Expr] = [
         exp.Coalesce(this=exp.cast(exp.column(name), "text"), expressions=[exp.Literal.string("")])
         for name in chosen.columns
@@ -85,7 +108,11 @@ def _in_range(chosen: HashRange) -> list[exp.Expr]:
         parts = [exp.Literal.string(_SEPARATOR), exp.Literal.string(chosen.salt), *texts]
         text = exp.func("CONCAT_WS", *parts)
     # Hexadecimal digits sort as the numbers they mean.
-    digest = exp.Lower(this=exp.func("MD5", text))
+    return exp.Lower(this=exp.func("MD5", text))
+
+
+def _in_range(chosen: HashRange) -> list[exp.Expr]:
+    digest = _digest(chosen)
     conditions: list[exp.Expr] = []
     if chosen.low > 0:
         conditions.append(exp.GTE(this=digest.copy(), expression=_threshold(chosen.low)))

@@ -53,8 +53,11 @@ class MaxComputeTable:
         Raises:
             DataError: The table is gone, or the service does not answer.
         """
-        version = self.client.describe(self.path.address).version
-        return str(self.path), repr(self.path.chosen), version
+        facts = self.client.describe(self.path.address)
+        columns = ", ".join(f"{field.name} {field.type}" for field in facts.schema)
+        # Made again from the same rows, a table of a SELECT is another one of the same rows.
+        version = facts.version if self.path.key is None else ""
+        return str(self.path), repr(self.path.chosen), version, columns
 
     def ranges(self, unit_bytes: int | None) -> list[Range]:
         """As `SourceFile.ranges`, in rows.

@@ -59,10 +59,13 @@ class TableRows:
     Attributes:
         address: The table.
         chosen: Which of its rows; None: all.
+        key: Where the SELECT is written that made the table, which then tells its rows by its
+            name; None: it is one of the config.
     """
 
     address: TableAddress
     chosen: HashRange | None = None
+    key: str | None = None
 
     def __str__(self) -> str:
         return str(self.address)

@@ -50,7 +50,7 @@ class ParquetFile(OneFile):
         """As `SourceFile.ranges`, in row groups."""
         if unit_bytes is None:
             return [WHOLE]
-        rows_G = _rows_of_groups(self.path)
+        rows_G = rows_of_groups(self.path)
         unit_rows = max(1, self.num_rows * unit_bytes // self.size_bytes())
         cuts = [runs[0] for runs in _runs(rows_G, unit_rows)] or [0]
         return ranges_between(cuts)
@@ -116,7 +116,12 @@ def read_batches(
                     yield add_partition(batch, file.partition, names)
 
 
-def _rows_of_groups(path: DataFile) -> Int64s:
+def rows_of_groups(path: DataFile) -> Int64s:
+    """Rows of each row group of a file, int64 [G].
+
+    Raises:
+        DataError: The file is damaged.
+    """
     with _errors_explained(path), open_bytes(path) as stream:
         return ChunkReader(path, stream).layout.num_rows_G
 
@@ -145,7 +150,7 @@ def read_parquet_blocks(
     for name in plan.names:
         check_type(file.path, file.schema.field(name).type, name, plan)
     size_bytes = size_of(file.path)
-    done = int(_rows_of_groups(file.path)[: part.first].sum()) if part.first else 0
+    done = int(rows_of_groups(file.path)[: part.first].sum()) if part.first else 0
     for batch in read_batches(file, plan.names, _BATCH_ROWS, plan.as_dictionaries, part):
         done += batch.num_rows
         yield RecordBlock(file.path, batch, size_bytes * done // max(file.num_rows, 1))

@@ -7,7 +7,8 @@ extension is fetched, and what does not fit into memory is spilled into a tempor
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,10 @@ from sqlglot import exp
 from ctr_pipeline.dataset.arrow_columns import RecordBlock, check_type
 from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.data_files import DataFile, size_of, state_of
-from ctr_pipeline.dataset.formats.query.statement import Query
 from ctr_pipeline.dataset.limits import check_num_columns, check_values
 from ctr_pipeline.dataset.object_files import open_store
 from ctr_pipeline.dataset.source import WHOLE, Block, Range
+from ctr_pipeline.dataset.statement import Query, check_names
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.machine import memory_bytes
 
@@ -31,62 +32,31 @@ _BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True)
-class QueryRows:
+class SelectedRows(ABC):
     """The rows of a SELECT.
 
     Attributes:
         path: The SELECT.
         schema: Its columns.
-        attached: Database files by the name that the SELECT gives them.
-        files: What it reads, as far as it names it, and the databases.
     """
 
     path: Query
     schema: pa.Schema
-    attached: tuple[tuple[str, Path], ...]
-    files: tuple[DataFile, ...]
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """In the order of the SELECT."""
         return tuple(self.schema.names)
 
-    def size_bytes(self) -> int:
-        """Bytes of the files that it names.
-
-        Raises:
-            OSError: One is gone.
-        """
-        return sum(size_of(file) for file in self.files)
-
     def known_rows(self) -> int | None:
         """None: only executing it tells."""
         return None
 
-    def state(self) -> tuple[str | int, ...]:
-        """Changes with its text and with any of the files it reads.
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of what is read, as far as it is known."""
 
-        Raises:
-            DataError: One is gone.
-        """
-        databases = [file for _, file in self.attached]
-        logs = [file.with_name(f"{file.name}.wal") for file in databases]
-        files = [*self.path.files(), *databases, *(log for log in logs if log.exists())]
-        return (self.path.text, *(fact for file in files for fact in state_of(file)))
-
-    def ranges(self, unit_bytes: int | None) -> list[Range]:
-        """As `SourceFile.ranges`: always the whole."""
-        return [WHOLE]
-
-    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
-        """As `SourceFile.read`; the position is an estimate, as only the end is known."""
-        for name in plan.names:
-            check_type(self.path, self.schema.field(name).type, name, plan)
-        position, size = 0, self.size_bytes()
-        for batch in self.batches(plan.names):
-            position = min(size, position + batch.nbytes)
-            yield RecordBlock(self.path, batch, position)
-
+    @abstractmethod
     def batches(
         self, names: Sequence[str], most_rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -99,6 +69,61 @@ class QueryRows:
         Raises:
             DataError: The SELECT fails, or a value is too long.
         """
+
+    def ranges(self, unit_bytes: int | None) -> list[Range]:
+        """As `SourceFile.ranges`: always the whole."""
+        return [WHOLE]
+
+    def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
+        """As `SourceFile.read`; the position is an estimate, as only the end is known."""
+        for name in plan.names:
+            check_type(self.path, self.schema.field(name).type, name, plan)
+        position, size = 0, None
+        for batch in self.batches(plan.names):
+            # Known at the latest once there is a batch.
+            size = self.size_bytes() if size is None else size
+            position = min(size, position + batch.nbytes)
+            yield RecordBlock(self.path, batch, position)
+
+
+@dataclass(frozen=True)
+class QueryRows(SelectedRows):
+    """The rows of a SELECT that DuckDB executes.
+
+    Attributes:
+        attached: Database files by the name that the SELECT gives them.
+        files: What it reads, as far as it names it, and the databases.
+    """
+
+    attached: Mapping[str, Path]
+    files: tuple[DataFile, ...]
+
+    def size_bytes(self) -> int:
+        """Bytes of the files that it names.
+
+        Raises:
+            OSError: One is gone.
+        """
+        return sum(size_of(file) for file in self.files)
+
+    def state(self) -> tuple[str | int, ...]:
+        """Changes with its text and with any of the files it reads.
+
+        Raises:
+            DataError: One is gone.
+        """
+        # Asked anew: a glob may match more by now.
+        read = _files_of(self.path, self.attached)
+        paths = [file for file in read if isinstance(file, Path)]
+        # Beside a database lies what DuckDB has not yet written into it.
+        logs = [file.with_name(f"{file.name}.wal") for file in paths]
+        files = [*read, *(log for log in logs if log.exists())]
+        return (self.path.text, *(fact for file in files for fact in state_of(file)))
+
+    def batches(
+        self, names: Sequence[str], most_rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """As `SelectedRows.batches`."""
         with _executed(self.path, self.attached) as rows:
             chosen = rows.select(*[duckdb.ColumnExpression(name) for name in names])
             wanted = chosen if most_rows is None else chosen.limit(most_rows)
@@ -107,38 +132,28 @@ class QueryRows:
                 yield batch
 
 
-def describe(query: Query, attached: Sequence[tuple[str, Path]]) -> QueryRows:
+def describe(query: Query, attached: Mapping[str, Path]) -> QueryRows:
     """The columns of a SELECT; executes it for no row.
 
     Raises:
-        DataError: It is no single SELECT, cannot be executed, or columns lack a name of their own.
+        DataError: It is no single SELECT, cannot be executed or repeated, or columns lack a name of
+            their own.
     """
     with _executed(query, attached) as rows:
-        unnamed = query.unnamed_columns()
-        if unnamed:
-            raise DataError(
-                f"selects {unnamed[0]} without a name",
-                place=query.key,
-                remedy=f"Name it: {unnamed[0]} AS name",
-            )
+        query.check_repeatable()
         names = list(rows.columns)
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(
-                f"selects two columns named '{twice}'",
-                place=query.key,
-                remedy=f"Name one of them otherwise with AS, or join with USING ({twice})",
-            )
+        check_names(query, names)
         check_num_columns(len(names), query)
         schema = rows.limit(0).to_arrow_reader(1).schema
-    databases = tuple(file for _, file in attached)
-    return QueryRows(query, schema, tuple(attached), (*query.files(), *databases))
+    return QueryRows(query, schema, attached, _files_of(query, attached))
+
+
+def _files_of(query: Query, attached: Mapping[str, Path]) -> tuple[DataFile, ...]:
+    return tuple(dict.fromkeys((*query.files(), *attached.values())))
 
 
 @contextmanager
-def _executed(
-    query: Query, attached: Sequence[tuple[str, Path]]
-) -> Iterator[duckdb.DuckDBPyRelation]:
+def _executed(query: Query, attached: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyRelation]:
     """The rows of the SELECT, computed as they are asked for."""
     # `memory_bytes` is what this process may use; the rest of the run needs the larger part.
     memory = round(memory_bytes() * _MEMORY_SHARE) >> 20
@@ -156,7 +171,7 @@ def _executed(
     ):
         try:
             statement = _only_select(connection, query)
-            for name, file in attached:
+            for name, file in (query.databases() | {**attached}).items():
                 connection.execute(_attach(name, file))
             for address in query.objects():
                 connection.register_filesystem(open_store(address)[0])
@@ -193,6 +208,10 @@ def _attach(name: str, file: Path) -> str:
 def _explain(query: Query, error: Exception) -> DataError:
     """What DuckDB says, in a line, and where in the text."""
     lines = str(error).splitlines()
+    is_of_store = "Traceback (most recent call last)" in lines[0]
+    if is_of_store:
+        # The last line is the error.
+        lines = [line for line in lines if line.strip()][-1:]
     message = lines[0].partition(": ")[2] or lines[0]
     near = re.search(r"^LINE (\d+):", str(error), re.MULTILINE)
     # DuckDB also numbers lines of its own, where it rewrote the query.
@@ -201,8 +220,8 @@ def _explain(query: Query, error: Exception) -> DataError:
     hint = next((line for line in lines[1:] if line.startswith(("Candidate", "Did you"))), "")
     remedy = hint.strip() or "Try it with the command line of DuckDB"
     if "extension" in str(error):
-        extension = re.search(r"extension [\"']*(\w+)|the (\w+) extension", str(error))
-        name = next(filter(None, extension.groups()), "") if extension else ""
+        extension = re.search(r"INSTALL (\w+)", str(error))
+        name = extension[1] if extension else ""
         message = f"needs the extension {name} of DuckDB, which is not installed"
         remedy = f"Install it once with the command line of DuckDB: INSTALL {name}"
     elif "No files found" in message:
@@ -210,6 +229,14 @@ def _explain(query: Query, error: Exception) -> DataError:
     elif "set lock" in message:
         message = "a database of data.attach is open in another program, which may write to it"
         remedy = "Close it there, or attach a copy of the file"
+    elif is_of_store:
+        remedy = "Check the address, the network and the store's credentials"
+    elif "read-only mode" in message:
+        message = "it changes a database, and a source only reads"
+        remedy = "Leave out what changes it, such as nextval"
+    elif "Values were not provided" in message:
+        message = "it has parameters, and nothing gives them values"
+        remedy = "Write the values into the query"
     elif isinstance(error, duckdb.OutOfMemoryException):
         remedy = "Select fewer columns or rows, or give the machine more memory or disk"
     return DataError(f"fails{where}: {message.rstrip('.!')}", place=query.key, remedy=remedy)

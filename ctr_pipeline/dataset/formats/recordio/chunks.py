@@ -32,7 +32,7 @@ from ctr_pipeline.dataset.formats.recordio.compression import (
 from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES, UNFOLDED_BYTES
 from ctr_pipeline.dataset.source import WHOLE, Range, ranges_between
 from ctr_pipeline.errors import DataError
-from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel, read_only
 
 MAGIC = 0x01020304
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -134,12 +134,7 @@ class RecordIOReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property
@@ -151,6 +146,11 @@ class RecordIOReader:
     def num_records(self) -> int:
         """Records of the file; makes the index if there is none yet."""
         return int(self._index()[1][-1])
+
+    @property
+    def first_records(self) -> Positions:
+        """Number of the first record of each chunk, and of all records, int64 [C + 1]."""
+        return self._index()[1]
 
     def ranges(self, unit_bytes: int) -> list[Range]:
         """Ranges of the file's bytes, about `unit_bytes` each, cut between chunks.
@@ -387,7 +387,7 @@ class RecordIOWriter:
             part = records.between(start, stop)
             num_bytes = int(totals[stop - 1]) - before
             packed = np.empty(num_bytes + _LENGTH_BYTES * len(part), np.uint8)
-            _pack_records(part.data, part.starts, part.ends, packed)
+            _pack_records(read_only(part.data), part.starts, part.ends, packed)
             self._payload += packed.data
             self._num_records += len(part)
             self._num_bytes += num_bytes

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel, read_only
 
 Bytes = NDArray[np.uint8]
 
@@ -86,7 +86,7 @@ def decompress_snappy(stored: Bytes, most_bytes: int) -> Bytes:
         except (OSError, pa.ArrowException) as error:
             raise DamagedStreamError(f"the block at byte {start} is damaged") from error
         plain[firsts[frame] : firsts[frame + 1]] = np.frombuffer(text, np.uint8)
-    wrong = _find_wrong_crc(plain, frames)
+    wrong = _find_wrong_crc(read_only(plain), frames)
     if wrong >= 0:
         raise DamagedStreamError(
             f"the checksum of the frame at byte {int(frames.starts[wrong]) - 8} is wrong"
@@ -96,11 +96,11 @@ def decompress_snappy(stored: Bytes, most_bytes: int) -> Bytes:
 
 def compress_snappy(plain: bytes | bytearray) -> bytes:
     """A stream of frames of 64 KiB."""
-    data = np.frombuffer(plain, np.uint8)
+    data = read_only(np.frombuffer(plain, np.uint8))
     parts = [_IDENTIFIER]
     for start in range(0, len(data), _FRAME_BYTES):
         block = data[start : start + _FRAME_BYTES]
-        crc = int(_masked_crc(block, 0, len(block))).to_bytes(4, "little")
+        crc = int(masked_crc(block, 0, len(block))).to_bytes(4, "little")
         small = _SNAPPY.compress(pa.py_buffer(block), asbytes=True)
         is_small = len(small) < len(block) * _WORST_SHARE
         body = small if is_small else block.tobytes()
@@ -162,7 +162,7 @@ _CRC_TABLES = _crc_tables()
 
 
 @kernel
-def _masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
+def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
     """The masked CRC-32C of data[start:end]."""
     crc = _ALL_ONES
     position = start
@@ -277,7 +277,7 @@ def _find_wrong_crc(plain: np.ndarray, frames: _Frames) -> int:
     position = 0
     for frame in range(len(frames.starts)):
         end = position + frames.plain_bytes[frame]
-        if _masked_crc(plain, position, end) != frames.crcs[frame]:
+        if masked_crc(plain, position, end) != frames.crcs[frame]:
             return frame
         position = end
     return -1

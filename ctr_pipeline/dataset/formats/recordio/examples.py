@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.formats.recordio.chunks import Records
-from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel, read_only
 
 _VARINT, _FIXED_64, _DELIMITED, _FIXED_32 = 0, 1, 2, 5
 _DISCOVERY_STEP = 16
@@ -141,7 +141,7 @@ def read_examples(records: Records, names: Sequence[str]) -> ExampleColumns:
         np.zeros(len(records), np.bool_),
         np.zeros(len(records), np.int32),
     )
-    _read_examples(records.data, records.starts, records.ends, _keys_of(names), found)
+    _read_examples(read_only(records.data), records.starts, records.ends, _keys_of(names), found)
     return ExampleColumns(tuple(names), records.data, *found)
 
 

@@ -12,8 +12,8 @@ from ctr_pipeline.dataset.formats.recordio.chunks import MAGIC_BYTES
 from ctr_pipeline.dataset.formats.recordio.head import (
     RecordKind,
     find_record_kind,
-    look_at_examples,
-    look_at_lines,
+    read_head_of_examples,
+    read_head_of_lines,
 )
 from ctr_pipeline.dataset.formats.recordio.rows import ExampleFile, LineFile
 from ctr_pipeline.dataset.formats.recordio.typed_examples import ExampleTypes
@@ -57,7 +57,7 @@ class RecordIOFormat(SourceFormat):
             return self._inspect_examples(places, files)
 
         def look(file: DataFile, num_bytes: int, delimiter: str | None) -> TextHead:
-            return look_at_lines(file, data, HEAD_ROWS, num_bytes, delimiter)
+            return read_head_of_lines(file, data, HEAD_ROWS, num_bytes, delimiter)
 
         source = inspect_lines(self, data, places, look, LineFile, may_lack_label=may_lack_label)
         # Of the head's records, those that are no rows are left out.
@@ -71,7 +71,7 @@ class RecordIOFormat(SourceFormat):
         """The columns are the features of the first records of all files together."""
         first = files[0]
         heads = {
-            file: look_at_examples(
+            file: read_head_of_examples(
                 file, HEAD_ROWS, HEAD_BYTES if file == first else OTHER_HEAD_BYTES
             )
             for file in files

@@ -57,7 +57,7 @@ def find_record_kind(path: DataFile, data: DataConfig) -> RecordKind:
     return "example" if found else "line"
 
 
-def look_at_lines(
+def read_head_of_lines(
     path: DataFile, data: DataConfig, num_records: int, num_bytes: int, delimiter: str | None
 ) -> TextHead:
     """The first records as the head of a text file.
@@ -99,7 +99,7 @@ def look_at_lines(
     return TextHead(path, Compression.NONE, dialect, first, text, len(first_bytes) + 1, True)
 
 
-def look_at_examples(path: DataFile, num_records: int, num_bytes: int) -> pa.Table:
+def read_head_of_examples(path: DataFile, num_records: int, num_bytes: int) -> pa.Table:
     """The first records as a table: texts, int64 and float64 columns, and lists where several.
 
     A list column tells its type and no values. Records that are no Examples are left out; so is

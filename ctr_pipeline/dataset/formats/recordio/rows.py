@@ -114,7 +114,7 @@ class LineBlock:
             record = self.records[int(wrong[index])][:_SHOWN_BYTES]
             return bytes(record).decode("utf-8", "backslashreplace")
 
-        faults.condemn(wrong, BadRowReason.NOT_ONE_LINE, None, show)
+        faults.reject(wrong, BadRowReason.NOT_ONE_LINE, None, show)
         table, counts = plan.schema.empty_table(), Counter(faults.counts)
         found = faults.first()
         places = [(fault, fault.record) for fault in found]
@@ -156,7 +156,7 @@ class ExampleBlock:
             record = self.records[int(wrong[index])][:_SHOWN_BYTES]
             return bytes(record).decode("utf-8", "backslashreplace")
 
-        faults.condemn(wrong, BadRowReason.NOT_AN_EXAMPLE, None, show)
+        faults.reject(wrong, BadRowReason.NOT_AN_EXAMPLE, None, show)
         table = pa.table(
             [
                 _convert_feature(columns, feature, plan, faults)
@@ -355,7 +355,7 @@ def _join_lines(
 def _convert_feature(
     columns: ExampleColumns, feature: int, plan: ReadingPlan, faults: BlockFaults
 ) -> pa.Array:
-    """One feature as the plan wants it; records that do not fit are condemned."""
+    """One feature as the plan wants it; records that do not fit are rejected."""
     name = columns.names[feature]
     counts = columns.counts_TN[feature]
     several = np.flatnonzero(counts > 1)
@@ -363,13 +363,13 @@ def _convert_feature(
     def show(index: int) -> str:
         return f"{counts[several[index]]} values"
 
-    faults.condemn(several, BadRowReason.SEVERAL_VALUES, name, show)
+    faults.reject(several, BadRowReason.SEVERAL_VALUES, name, show)
     kinds = columns.kinds_of(feature)
     is_text = name != plan.label and plan.types[name] is ColumnType.TEXT
     if is_text and ExampleKind.FLOAT in kinds and name not in plan.carried:
         floats = columns.float_of(feature)
         wrong = np.flatnonzero(columns.kinds_TN[feature] == ExampleKind.FLOAT)
-        faults.condemn(
+        faults.reject(
             wrong, BadRowReason.FLOAT_AS_TEXT, name, lambda index: str(floats[int(wrong[index])])
         )
         kinds -= {ExampleKind.FLOAT}

@@ -3,22 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.columns import missing_to_null, parse_numbers
+from ctr_pipeline.dataset.columns import missing_to_null
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.formats.text.blocks import TextFile
-from ctr_pipeline.dataset.formats.text.head import TextHead, check_dialect, find_names, look_at
+from ctr_pipeline.dataset.formats.text.head import (
+    TextHead,
+    check_dialect,
+    find_names,
+    read_text_head,
+)
 from ctr_pipeline.dataset.formats.text.parsing import DelimitedText, TextBlock, texts_of_block
 from ctr_pipeline.dataset.formats.text.records import count_lines
 from ctr_pipeline.dataset.formats.text.typed_rows import read_typed_texts
-from ctr_pipeline.dataset.inference import (
-    holds_beyond_floats,
-    infer_epoch,
-    infer_type,
-    whole_numbers,
-)
 from ctr_pipeline.dataset.schema_checks import check_names, check_same_kinds, check_same_names
 from ctr_pipeline.dataset.source import (
     HEAD_BYTES,
@@ -27,12 +25,10 @@ from ctr_pipeline.dataset.source import (
     Source,
     SourceFormat,
 )
+from ctr_pipeline.dataset.text_columns import read_text_columns
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.columns import ColumnType
-
-_ROWS_OF_FORMS = 500
-"""Enough to see how numbers are written: what makes `7.0` of 7 does so in all rows."""
 
 
 class TextFormat(SourceFormat):
@@ -51,7 +47,7 @@ class TextFormat(SourceFormat):
         """As `SourceFormat.inspect`."""
 
         def look(file: DataFile, num_bytes: int, delimiter: str | None) -> TextHead:
-            return look_at(file, data, num_bytes, delimiter)
+            return read_text_head(file, data, num_bytes, delimiter)
 
         return inspect_lines(self, data, places, look, TextFile, may_lack_label=may_lack_label)
 
@@ -99,17 +95,17 @@ def inspect_lines(
         opened[file] = kind(file, head.compression, head.dialect, names, data.columns is None)
         blocks[file] = _head_block(opened[file], head)
         heads[file] = _read_texts(blocks[file], data)
-    types = _infer_types(heads[first])
-    numbers = [name for name, kind in types.items() if kind is ColumnType.NUMBER]
+    missing = ("", *data.missing_values)
+    read = read_text_columns(heads[first], missing)
+    numbers = [name for name, kind in read.types.items() if kind is ColumnType.NUMBER]
     for file in files[1:]:
         check_same_kinds(heads[file], file, numbers, first)
     head_file = next((file for file, table in heads.items() if table.num_rows), None)
     if head_file is None:
         raise _no_rows(data, first)
     names = opened[first].column_names
-    texts = heads[head_file].select(names)
     if head_file != first:
-        types = _infer_types(texts)
+        read = read_text_columns(heads[head_file].select(names), missing)
     return Source(
         files=places,
         format=format,
@@ -117,17 +113,13 @@ def inspect_lines(
         delimiter=delimiter,
         has_header=data.columns is None,
         column_names=names,
-        inferred_types=types,
-        head=_typed(texts, types, data),
+        inferred_types=read.types,
+        head=read.typed,
         opened={file.path: file for file in opened.values()},
         head_block=blocks[head_file],
         head_is_all=head.is_whole and len(files) == 1,
-        times=_times_of(texts, types),
-        floats=frozenset(
-            name
-            for name, kind in types.items()
-            if kind is ColumnType.NUMBER and _has_points(texts.column(name))
-        ),
+        times=read.times,
+        floats=read.floats,
     )
 
 
@@ -146,28 +138,6 @@ def _no_rows(data: DataConfig, file: DataFile) -> DataError:
     )
 
 
-def _infer_types(texts: pa.Table) -> dict[str, ColumnType]:
-    return {name: infer_type(texts.column(name)) for name in texts.column_names}
-
-
-def _has_points(texts: pa.ChunkedArray) -> bool:
-    """Whether some of the first numbers of a column have a point."""
-    first = texts.slice(0, _ROWS_OF_FORMS)
-    return bool(pc.any(pc.match_substring(first, ".")).as_py())
-
-
-def _times_of(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Columns of whole numbers that are points in time."""
-    found = {}
-    for name, kind in types.items():
-        is_whole = kind is ColumnType.NUMBER or holds_beyond_floats(texts.column(name))
-        numbers = whole_numbers(texts.column(name)) if is_whole else None
-        format = None if numbers is None else infer_epoch(numbers)
-        if format is not None:
-            found[name] = format
-    return found
-
-
 def _head_block(file: DelimitedText, head: TextHead) -> TextBlock:
     """The head's rows as they are read."""
     skipped = count_lines(head.data[: head.first_end]) if file.has_header else 0
@@ -182,13 +152,3 @@ def _read_texts(block: TextBlock, data: DataConfig) -> pa.Table:
     return pa.table(
         {name: missing_to_null(table.column(name), missing) for name in table.column_names}
     )
-
-
-def _typed(texts: pa.Table, types: Mapping[str, ColumnType], data: DataConfig) -> pa.Table:
-    columns = {}
-    for name in texts.column_names:
-        column = texts.column(name).combine_chunks()
-        if types[name] is ColumnType.NUMBER:
-            column, _ = parse_numbers(column, ("", *data.missing_values))
-        columns[name] = column
-    return pa.table(columns)

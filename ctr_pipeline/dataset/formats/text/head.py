@@ -17,7 +17,7 @@ from ctr_pipeline.dataset.formats.text.records import (
 from ctr_pipeline.errors import DataError
 
 LONGEST_FIRST_RECORD_BYTES = 16 << 20
-_CONTROL = re.compile(rb"[\x00\x04-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROL = re.compile(rb"[\x00\x04-\x08\x0e-\x1a\x1c-\x1f]")
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")
 _DELIMITERS = ("\t", ",", ";", "|")
 _DELIMITER_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", " ": "blanks"}
@@ -53,7 +53,9 @@ class TextHead:
         return rows if has_header else self.data[: self.first_end] + rows
 
 
-def look_at(path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | None) -> TextHead:
+def read_text_head(
+    path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | None
+) -> TextHead:
     """Reads the head of a text file.
 
     Args:

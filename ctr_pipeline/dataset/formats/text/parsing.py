@@ -146,11 +146,17 @@ def _parse_fast(block: TextBlock, plan: ReadingPlan) -> ParsedBlock | None:
                 return None
             if numbers is not column:
                 table = table.set_column(index, name, numbers)
-        elif name in plan.lists:
+        elif name in plan.lists or name == plan.pairs_column:
             whole = (
                 pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
             )
-            if any(len(fault.rows) for fault in find_list_faults(whole, plan.lists[name])):
+            if name == plan.pairs_column:
+                faults = BlockFaults(len(whole), plan.sensitive)
+                pairs = convert_texts(whole, name, plan, faults, np.arange(len(whole)))
+                if faults.counts.total():
+                    return None
+                table = table.set_column(index, name, pairs)
+            elif any(len(fault.rows) for fault in find_list_faults(whole, plan.lists[name])):
                 return None
     return ParsedBlock(table, count_lines(block.data) + block.num_lines_skipped, {}, ())
 
@@ -182,13 +188,13 @@ def _parse_exact(block: TextBlock, plan: ReadingPlan) -> ParsedBlock:
     def show_row(index: int) -> str:
         return str(wrong_counts[int(wrong[index])].text)
 
-    faults.condemn(wrong, BadRowReason.WRONG_COLUMN_COUNT, None, show_row, count_columns)
+    faults.reject(wrong, BadRowReason.WRONG_COLUMN_COUNT, None, show_row, count_columns)
     kept = np.flatnonzero(faults.good)
     if len(kept) != table.num_rows:
         raise AssertionError(
             f"{block.path}: {len(kept)} records by position, {table.num_rows} by the parser"
         )
-    _condemn_mangled(block, records, mangled, plan, faults)
+    _reject_mangled(block, records, mangled, plan, faults)
     columns = []
     for name in plan.names:
         chunks = table.column(name).combine_chunks()
@@ -223,7 +229,7 @@ def _repair_utf8(data: bytes, records: RecordPositions) -> tuple[bytes, list[int
     return (data.decode("utf-8", "replace").encode() if mangled else data), mangled
 
 
-def _condemn_mangled(
+def _reject_mangled(
     block: TextBlock,
     records: RecordPositions,
     mangled: list[int],
@@ -241,7 +247,7 @@ def _condemn_mangled(
             value = fields[index].encode("latin-1")
             shown = value.decode("utf-8", "backslashreplace")
             if shown.encode() != value:
-                faults.condemn(np.array([record]), BadRowReason.BAD_UTF8, name, [shown].__getitem__)
+                faults.reject(np.array([record]), BadRowReason.BAD_UTF8, name, [shown].__getitem__)
                 break
 
 

@@ -39,6 +39,7 @@ def take_if_due(state: JobState, *, at_once: bool) -> None:
     state.pending_cut = record
     state.pending_ends_epoch = ledger.board is None and bool(ledger.closed)
     state.cut_schedule.begin(number)
+    state.cut_began_at = state.now
     state.counted_since_cut = False
     frozen = ledger.freeze()
     if state.pending_ends_epoch:
@@ -76,6 +77,7 @@ def take_in(state: JobState, event: CutTaken) -> None:
     restores.end_storage_wait(state)
     state.claims.end_cut()
     state.cut_schedule.succeed(state.now)
+    state.cut_seconds = state.now - state.cut_began_at
     state.head.chain_intact = True
     state.cuts[record.cut] = record
     # One that was begun before the epoch was over is not the cut at its end.
@@ -99,7 +101,8 @@ def take_in_failure(state: JobState, event: CutFailed) -> None:
     if event.of_storage:
         state.storage.fail(now, event.reason)
     if not event.of_storage or state.storage.is_new:
-        state.announce(f"checkpoint {event.cut} failed: {event.reason}", "it is tried again")
+        what = f"checkpoint {event.cut} failed: {event.reason}"
+        state.announce(what, "it is tried again", topic="checkpoint")
     if state.head.phase != "cutting":
         return
     if state.storage.is_over(now):
@@ -116,7 +119,7 @@ def take_in_contradiction(state: JobState, event: CutContradicted) -> None:
     what = f"{batches:,} batches were reported as trained, and no server holds them all"
     cut = state.newest_cut
     done = f"the job goes back to {f'checkpoint {cut}' if cut else 'its beginning'}"
-    state.announce(what, done)
+    state.announce(what, done, is_disruption=True)
     claimants = state.claims.claimants(event.missing)
     restores.roll_back(state)
     for worker in state.workers():
@@ -132,7 +135,7 @@ def take_in_damage(state: JobState, event: CutDamaged) -> None:
     if event.cut not in state.cuts:
         return
     what = f"checkpoint {event.cut} is damaged: {event.reason}"
-    state.announce(what, f"it counts no more; {restores.KEPT_FILES}")
+    state.announce(what, f"it counts no more; {restores.KEPT_FILES}", topic="checkpoint")
     if len(state.cuts) > 1:
         # The last one stays known: a restore of it fails, where none would begin anew.
         state.forget_cut(event.cut)

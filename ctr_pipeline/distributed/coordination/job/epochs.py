@@ -1,7 +1,7 @@
 """From phase to phase: what the state of a job calls for next."""
 
 from ctr_pipeline.distributed.coordination.events import DecideEpoch, End, EpochDecided, SplitTotals
-from ctr_pipeline.distributed.coordination.job import cuts, moves, restores
+from ctr_pipeline.distributed.coordination.job import cuts, drains, moves, restores
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.task_board import TaskBoard
 from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
@@ -67,6 +67,12 @@ def _advance_training(state: JobState) -> None:
         state.storage.start_over(state.now)
         state.enter("cutting")
         return
+    if drains.is_draining(state):
+        if drains.is_at_rest(state):
+            state.begin_recovery()
+        if drains.wants_cut(state):
+            cuts.take_if_due(state, at_once=True)
+        return
     if state.counted_since_cut:
         cuts.take_if_due(state, at_once=False)
     moves.begin_if_due(state)
@@ -107,15 +113,17 @@ def _split_totals(state: JobState, board: TaskBoard, split: ScoredSplit) -> Spli
 def _advance_stop(state: JobState) -> None:
     if state.cut_schedule.in_flight:
         return
-    # Workers go on with what they hold; what they do after the cut is not waited for.
     has_cut = state.newest_cut >= state.stops_with
     is_lost = state.cut_schedule.failures_in_row >= cuts.MAX_FAILURES
-    if state.head.is_restored and state.counted_since_cut and not has_cut and not is_lost:
-        cuts.take_if_due(state, at_once=True)
+    may_cut = state.head.is_restored and not has_cut and not is_lost
+    if may_cut and not drains.holds_all(state):
+        if drains.wants_cut(state):
+            cuts.take_if_due(state, at_once=True)
         return
     last = state.newest_cut
     where = f"it can go on from checkpoint {last}" if last else "it will begin anew"
-    if state.counted_since_cut and not has_cut:
+    # After a cut: by workers that did not come to rest in time.
+    if state.counted_since_cut:
         where += "; what was trained since will be repeated"
     state.announce("the job stops, as asked", where)
     state.enter("stopped")
@@ -170,10 +178,11 @@ def _end_training(state: JobState, reason: str) -> None:
 
 
 def stop(state: JobState) -> None:
-    """Somebody asks the job to stop: it takes a last cut first."""
+    """Somebody asks the job to stop: workers pause, and it takes a last cut first."""
     if state.is_over or state.head.phase == "stopping":
         return
     state.stops_with = state.head.next_cut
+    drains.begin_stop(state)
     if state.head.phase not in {"cutting", "training"}:
         # Nothing was trained since the last cut, or the servers do not hold it.
         state.counted_since_cut = False

@@ -1,9 +1,11 @@
 """Who works on what: tasks are given to workers that ask, and to those that wait."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 
 from ctr_pipeline.distributed.coordination.events import AnswerLease, WaitingCall
-from ctr_pipeline.distributed.coordination.job import members
+from ctr_pipeline.distributed.coordination.job import drains, members
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import (
@@ -31,19 +33,26 @@ def hang_up(state: JobState, call: WaitingCall) -> None:
             return
 
 
-def answer(state: JobState, request: LeaseRequest) -> LeaseReply:
-    """Gives a worker tasks under new attempts, or says why there are none for it."""
+def answer(
+    state: JobState, request: LeaseRequest, num_sharing: Callable[[], int] | None = None
+) -> LeaseReply:
+    """Gives a worker tasks under new attempts, or says why there are none for it.
+
+    Args:
+        num_sharing: Counts the workers that share the work; None: by the state.
+    """
     generation = state.head.generation
     if state.is_over:
         return LeaseReply("end", generation, (), 0.0)
-    member, board = state.registered(request.member), state.open_board()
+    member, board = state.registered(request.member), drains.board_to_lease(state)
     if member is not None and not state.is_wanted(member):
         return LeaseReply("leave", generation, (), 0.0)
     keys: list[TaskKey] = []
     if member is not None and board is not None and request.generation == generation:
         keys = lost_leases(state.queue_of(member, board), request.held)
         if members.may_work(state, member):
-            keys += _new_leases(state, member, board, request.num_tasks - len(keys))
+            count = num_sharing or partial(_num_sharing, state)
+            keys += _new_leases(state, member, board, request.num_tasks - len(keys), count)
     if not keys or board is None:
         return LeaseReply("wait", generation, (), _WAIT_SECONDS)
     # Final scores are wanted as files; those of an epoch are not.
@@ -56,8 +65,10 @@ def answer_waiting(state: JobState) -> None:
     """Gives those that wait for tasks what there is for them by now, and their time's end."""
     looked_at, state.look_at = state.look_at, set()
     names = list(state.waiting) if looked_at is None else looked_at & state.waiting.keys()
-    board, now = state.open_board(), state.now
+    board, now = drains.board_to_lease(state), state.now
     has_work = board is not None and (board.num_todo > 0 or board.has_queues)
+    # Counted once for all that wait: there may be a thousand.
+    num_sharing = cache(partial(_num_sharing, state))
     for name in names:
         waiting = state.waiting[name]
         member = state.registered(waiting.request.member)
@@ -65,7 +76,7 @@ def answer_waiting(state: JobState) -> None:
         is_current = waiting.request.generation == state.head.generation
         if is_wanted and is_current and not has_work and now < waiting.until:
             continue
-        reply = answer(state, waiting.request)
+        reply = answer(state, waiting.request, num_sharing)
         if is_wanted and is_current and reply.verdict == "wait" and now < waiting.until:
             continue
         if reply.verdict == "wait":
@@ -89,22 +100,31 @@ def active_workers(state: JobState) -> tuple[str, ...]:
     return () if board is None else board.holders
 
 
-def _new_leases(state: JobState, member: MemberState, board: TaskBoard, most: int) -> list[TaskKey]:
+def _num_sharing(state: JobState) -> int:
+    joined = sum(bool(one.incarnation) and state.is_wanted(one) for one in state.workers())
+    return min(joined, state.head.target_workers)
+
+
+def _new_leases(
+    state: JobState,
+    member: MemberState,
+    board: TaskBoard,
+    most: int,
+    num_sharing: Callable[[], int],
+) -> list[TaskKey]:
     queue = state.queue_of(member, board)
     was_idle = not queue.tasks
     if was_idle:
         member.idle_since = state.now
-    joined = sum(bool(other.incarnation) and state.is_wanted(other) for other in state.workers())
-    num_workers = min(joined, state.head.target_workers)
     keys: list[TaskKey] = []
     while (
         board.num_todo
         and len(keys) < most
         and not holds_enough(
             queue,
-            work_ahead_seconds=state.settings.work_ahead_seconds,
+            work_ahead_seconds=state.settings.supervision.work_ahead_seconds,
             num_todo=board.num_todo,
-            num_workers=num_workers,
+            num_workers=num_sharing,
         )
     ):
         keys.append(_lease(state, board, member, None))

@@ -47,9 +47,10 @@ from ctr_pipeline.distributed.coordination.events import (
 )
 from ctr_pipeline.distributed.coordination.job import (
     cuts,
+    drains,
     epochs,
     leases,
-    liveness,
+    lost_members,
     members,
     moves,
     reports,
@@ -87,6 +88,7 @@ class Job:
 
     def __init__(self, settings: JobSettings, now: float) -> None:
         self.state = JobState.begin(settings, now)
+        self.state.head.next_cut = settings.first_cut
         self._records = LedgerRecords(self.state)
 
     @classmethod
@@ -112,12 +114,14 @@ class Job:
         job = cls(settings, now)
         state = job.state
         state.head, state.ledger, state.scoring = stored.head, stored.ledger, stored.scoring
+        state.head.next_cut = max(stored.head.next_cut, settings.first_cut)
         state.members, state.cuts, state.claims = stored.members, stored.cuts, stored.claims
         state.servers = stored.servers or state.servers
         job._records.continue_after(stored, state)
         # It may have counted more since its last cut; one cut too many does no harm.
         state.counted_since_cut = True
-        state.stops_with = stored.head.next_cut
+        state.stops_with = state.head.next_cut
+        drains.begin_stop(state)
         if resume:
             _resume(state)
         return job
@@ -142,7 +146,7 @@ class Job:
             newest = cuts[max(cuts)]
             state.ledger = Ledger.thaw(newest, settings.plan_epoch)
             state.head.attempt = newest["attempt"]
-            state.head.next_cut = max(cuts) + 1
+            state.head.next_cut = max(max(cuts) + 1, settings.first_cut)
             state.head.repeated = dict(newest["repeated"])
             state.head.seconds = dict(newest["seconds"])
             state.head.best_trained = state.ledger.trained
@@ -176,6 +180,11 @@ class Job:
     def generation(self) -> int:
         """Of the job now."""
         return self.state.head.generation
+
+    @property
+    def num_repeated(self) -> int:
+        """Records executed beyond those counted."""
+        return sum(self.state.repeated().values())
 
     @property
     def ps_addresses(self) -> tuple[str, ...]:
@@ -222,10 +231,11 @@ class Job:
         """Takes in what happened."""
         state = self.state
         state.pass_time(now)
-        state.look_at = None
+        if not isinstance(event, ProcessesSeen):
+            state.look_at = None
         match event:
             case Tick():
-                liveness.check(state)
+                lost_members.check(state)
                 stalls.check_tasks(state)
                 stalls.check_job(state)
                 moves.cool_servers(state)
@@ -272,7 +282,6 @@ class Job:
         """
         state = self.state
         state.pass_time(now)
-        state.look_at = None
         refused = members.register(state, request)
         epochs.advance(state)
         return refused, self._flush()
@@ -296,11 +305,14 @@ class Job:
             reports.take_in(state, member, report, request.generation)
         if request.reports and state.look_at is not None:
             state.look_at.add(member.incarnation)
+        drains.take_in(state, member, request)
         epochs.advance(state)
         # The report itself may have ended the job.
-        if not state.is_wanted(member):
+        if not state.is_wanted(member) or drains.may_leave(state, member):
             directive = "leave"
             member.must_leave = True
+        elif member.role == "worker" and drains.is_pausing(state):
+            directive = "pause"
         is_current = request.generation == state.head.generation
         # Of a task that it has just said to be done nothing is revoked.
         ended = [

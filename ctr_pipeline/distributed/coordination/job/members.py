@@ -7,7 +7,7 @@ from ctr_pipeline.distributed.coordination.events import (
     StopMember,
 )
 from ctr_pipeline.distributed.coordination.exit_codes import BY_SOMEBODY, signal_of
-from ctr_pipeline.distributed.coordination.job import restores
+from ctr_pipeline.distributed.coordination.job import drains, restores
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.launching import ProcessState
 from ctr_pipeline.distributed.coordination.members import MemberEnd, MemberState
@@ -33,7 +33,7 @@ def register(state: JobState, request: RegisterRequest) -> str:
     if member.incarnation == who.incarnation and not member.is_process(who):
         return "another process has registered under its name"
     # A worker that is replaced loses a batch; a server takes the whole job back.
-    silence = state.settings.server_silence_seconds
+    silence = state.settings.supervision.silence_seconds
     now = state.now
     if who.role == "ps" and member.is_held_against(who.incarnation, now, silence):
         return (
@@ -52,7 +52,7 @@ def lose(state: JobState, member: MemberState, why: str) -> None:
     incarnation = member.incarnation
     done = "it is started again"
     if member.role == "worker":
-        done = f"{_release_leases(state, member)} leased tasks are given to others"
+        done = f"{state.release_leases_of(member)} leased tasks are given to others"
     elif state.head.phase == "stopping":
         done = "the job stops without another checkpoint"
     elif member.index >= state.servers.placement.num_servers:
@@ -60,7 +60,9 @@ def lose(state: JobState, member: MemberState, why: str) -> None:
     elif state.head.is_restored or state.restore_in_flight:
         cut = state.cut_to_restore()
         done = f"the job goes back to {f'checkpoint {cut}' if cut else 'its beginning'}"
-    state.announce(why, done)
+        if member.leaves_at is not None:
+            done = drains.explain_loss(state)
+    state.announce(why, done, topic="member", is_disruption=True)
     member.give_up(incarnation)
     member.last_end = MemberEnd(why)
     holds = member.role == "ps" and member.index < state.servers.placement.num_servers
@@ -86,12 +88,18 @@ def see_processes(state: JobState, processes: tuple[ProcessState, ...]) -> None:
 def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
     is_registered = member.incarnation == process.incarnation
     if member.incarnation and not is_registered:
-        # An older process of a place that is filled again.
+        # An older process of a member that has another one by now.
         member.give_up(process.incarnation)
         return
+    # One that waits may have its place.
+    state.look_at = None
     reason = process.reason or "killed"
     why = explain_end(
-        reason, process.exit_code, member=member.name, rss_bytes=member.stats.rss_bytes
+        reason,
+        process.exit_code,
+        member=member.name,
+        rss_bytes=member.stats.rss_bytes,
+        remedy=process.remedy,
     )
     is_wanted = state.is_wanted(member)
     if not is_wanted and _left_when_asked(process):
@@ -101,16 +109,22 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
     if is_registered and is_wanted:
         lose(state, member, why)
     elif is_registered:
-        _release_leases(state, member)
+        state.release_leases_of(member)
     member.give_up(process.incarnation)
     member.last_end = MemberEnd(why, process.exit_code) if why else None
     member.ends_in_row += 1
     if not is_wanted:
         return
-    relaunch = decide_relaunch(reason, registered=is_registered, ends_in_row=member.ends_in_row)
+    relaunch = decide_relaunch(
+        reason,
+        registered=is_registered,
+        ends_in_row=member.ends_in_row,
+        is_remedied=bool(process.remedy),
+    )
     member.not_before = state.now + relaunch.delay_seconds
     if not is_registered:
-        state.announce(why, f"it is started again in {relaunch.delay_seconds:g} s")
+        again = f"it is started again in {relaunch.delay_seconds:g} s"
+        state.announce(why, again, topic="member")
     if relaunch.blames_program:
         count_error(state, member, why, process.traceback)
 
@@ -133,16 +147,7 @@ def refuse_start(state: JobState, event: StartRefused) -> None:
     is_first = not any(one.refusals_in_row for one in state.members.values())
     member.refuse_start(state.now)
     if is_first:
-        state.announce(what, "it is tried again")
-
-
-def _release_leases(state: JobState, member: MemberState) -> int:
-    num_leases = 0
-    for board in state.boards():
-        for key, _ in board.held_by(member.incarnation):
-            state.release(board, key)
-            num_leases += 1
-    return num_leases
+        state.announce(what, "it is tried again", topic="member")
 
 
 def count_error(state: JobState, member: MemberState, why: str, traceback: str) -> None:
@@ -156,7 +161,7 @@ def count_error(state: JobState, member: MemberState, why: str, traceback: str) 
 
 
 def kill(state: JobState, member: MemberState, why: str) -> None:
-    """A process that hangs is ended at once; its place is filled when it is gone."""
+    """A process that hangs is ended at once; another is started when it is gone."""
     incarnation = member.incarnation
     if incarnation:
         lose(state, member, why)
@@ -174,12 +179,15 @@ def start_and_stop(state: JobState) -> None:
     """Starts the members that are wanted and missing, and ends those that are in the way."""
     now, settings = state.now, state.settings
     if not state.is_over:
-        for index in range(state.servers.number):
-            _start(state, state.member("ps", index))
-        _start_workers(state, state.head.target_workers + settings.standby_workers)
+        servers = [state.member("ps", index) for index in range(state.servers.number)]
+        for server in servers:
+            _start(state, server)
+        # Workers might take the quota that servers wait for, and then wait for these.
+        if settings.max_workers_queued is None or all(one.has_place for one in servers):
+            _start_workers(state, state.head.target_workers + settings.supervision.standby_workers)
     for member in state.members.values():
-        grace = 0.0 if member.is_condemned else settings.leave_seconds
-        is_in_the_way = member.is_condemned or (member.is_running and not state.is_wanted(member))
+        grace = 0.0 if member.is_given_up else settings.leave_seconds
+        is_in_the_way = member.is_given_up or (member.is_running and not state.is_wanted(member))
         process = member.process
         if process is not None and is_in_the_way and member.may_stop(now, grace):
             member.stop_asked_at = now
@@ -189,14 +197,17 @@ def start_and_stop(state: JobState) -> None:
 def _start_workers(state: JobState, number: int) -> None:
     """Starts those that are missing, a few at a time: each costs seconds of several cores."""
     workers = [state.member("worker", index) for index in range(number)]
-    now = state.now
-    coming = sum(one.is_coming(now) for one in workers)
+    now, settings = state.now, state.settings
+    most = settings.max_workers_starting
+    most_queued = most if settings.max_workers_queued is None else settings.max_workers_queued
+    coming = [one for one in workers if one.is_coming(now)]
+    num_coming, num_queued = len(coming), sum(not one.has_place for one in coming)
     for worker in workers:
-        if coming >= state.settings.max_workers_starting:
+        if num_coming >= most or num_queued >= most_queued:
             return
         if worker.may_start(now):
             _start(state, worker)
-            coming += 1
+            num_coming, num_queued = num_coming + 1, num_queued + 1
 
 
 def _start(state: JobState, member: MemberState) -> None:
@@ -216,9 +227,8 @@ def scale(state: JobState, event: ScaleAsked) -> None:
     state.head.target_workers = min(max(target, least), state.head.max_workers)
     _choose_active(state)
     bounds = f"between {state.head.min_workers} and {state.head.max_workers}"
-    state.announce(
-        "another number of workers is asked for", f"{state.head.target_workers}, {bounds}"
-    )
+    what = "another number of workers is asked for"
+    state.announce(what, f"{state.head.target_workers}, {bounds}", topic="scaling")
 
 
 def _choose_active(state: JobState) -> None:

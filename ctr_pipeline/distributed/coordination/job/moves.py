@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from ctr_pipeline.distributed.coordination.events import (
+    AnnouncePlacement,
     MoveFailed,
     MovePartitions,
     MoveReady,
-    PlacePartitions,
     ServersAsked,
 )
 from ctr_pipeline.distributed.coordination.job.state import JobState
@@ -20,6 +20,7 @@ def set_servers(state: JobState, event: ServersAsked) -> None:
     state.announce(
         f"{wanted} parameter servers are asked for",
         "partitions move while training goes on",
+        topic="scaling",
     )
 
 
@@ -33,7 +34,8 @@ def begin_if_due(state: JobState) -> None:
     planned = plan_balance(placement, state.servers.wanted)
     if planned is None:
         state.servers = replace(state.servers, is_balancing=False)
-        state.announce("partitions are where they are to be", f"{placement.num_servers} servers")
+        what, done = "partitions are where they are to be", f"{placement.num_servers} servers"
+        state.announce(what, done, topic="scaling")
     elif state.member("ps", planned.target).address:
         _begin(state, planned)
 
@@ -77,7 +79,7 @@ def take_in(state: JobState, event: MoveReady) -> None:
     placement = placement.without_idle(state.servers.wanted)
     state.servers = replace(state.servers, placement=placement)
     state.counted_since_cut = True
-    state.actions.append(PlacePartitions(state.head.generation, placement, planned, is_done=True))
+    state.actions.append(AnnouncePlacement(state.head.generation, placement, planned, is_done=True))
 
 
 def take_in_failure(state: JobState, event: MoveFailed) -> None:
@@ -88,5 +90,7 @@ def take_in_failure(state: JobState, event: MoveFailed) -> None:
     state.move_schedule.fail(state.now)
     state.heat.end_move(state.now, ())
     placement = state.servers.placement
-    state.actions.append(PlacePartitions(state.head.generation, placement, planned, is_done=False))
+    state.actions.append(
+        AnnouncePlacement(state.head.generation, placement, planned, is_done=False)
+    )
     state.announce(f"partitions did not move: {event.reason}", "it is tried again")

@@ -86,15 +86,14 @@ def fail_task(
     """A task itself has failed: it is tried again, dropped, or the end of the job."""
     task = board.task(key)
     failures = board.fail(key)
-    name, most = name_of(key, task), state.settings.max_task_failures
+    name, supervision = name_of(key, task), state.settings.supervision
+    most = supervision.max_task_failures
     last_line = last_line_of(failure)
     what = f"{name} failed on {member.name} ({failures} of {most}): {last_line}"
     if failures < most:
         state.release(board, key)
         state.announce(what, "it is given out again")
-    elif (
-        key.kind == "train" and len(state.ledger.dropped_tasks()) < state.settings.max_dropped_tasks
-    ):
+    elif key.kind == "train" and len(state.ledger.dropped_tasks()) < supervision.max_dropped_tasks:
         board.drop(key, last_line)
         state.announce(what, f"its {task.rows_left:,} records that are not trained are dropped")
     else:

@@ -47,7 +47,8 @@ def end_storage_wait(state: JobState) -> None:
     """Checkpoints were read or written."""
     seconds = state.storage.end(state.now)
     if seconds is not None:
-        state.announce("checkpoints can be read and written again", "", seconds)
+        what = "checkpoints can be read and written again"
+        state.announce(what, "", seconds, topic="checkpoint")
 
 
 def fail_for_storage(state: JobState, more: str) -> None:
@@ -57,7 +58,7 @@ def fail_for_storage(state: JobState, more: str) -> None:
         f"goes on from checkpoint {last}" if last else "begins anew, as there is no checkpoint yet"
     )
     state.fail(
-        f"storage could not be used for {state.settings.storage_timeout_seconds:g} s: "
+        f"storage could not be used for {state.settings.supervision.storage_timeout_seconds:g} s: "
         f"{state.storage.reason}. Nothing that was saved is lost: once it is back, --resume "
         f"{where}; {more}"
     )
@@ -158,7 +159,7 @@ def _use_cut_before(state: JobState, cut: int, what: str) -> None:
         state.end_scoring()
         epochs = {of: epoch for epoch, of in state.ledger.epoch_cuts.items()}
         done += f", of epoch {epochs[before] + 1}"
-    state.announce(what, f"{done}; {KEPT_FILES}")
+    state.announce(what, f"{done}; {KEPT_FILES}", topic="checkpoint")
 
 
 def _wait_for_storage(state: JobState, what: str) -> None:
@@ -168,7 +169,7 @@ def _wait_for_storage(state: JobState, what: str) -> None:
     if state.storage.is_over(now):
         fail_for_storage(state, "it is tried again then")
     elif state.storage.is_new:
-        state.announce(what, "it is tried until storage is back")
+        state.announce(what, "it is tried until storage is back", topic="checkpoint")
 
 
 def _retry(state: JobState, what: str, seconds: float) -> None:

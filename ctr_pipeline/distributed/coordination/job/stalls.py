@@ -79,7 +79,7 @@ def check_job(state: JobState) -> None:
         return
     cut = state.cut_to_restore()
     done = f"the job goes back to {f'checkpoint {cut}' if cut else 'its beginning'}"
-    state.announce(what, done)
+    state.announce(what, done, is_disruption=True)
     restores.roll_back(state)
 
 
@@ -143,4 +143,5 @@ def _check_slow(state: JobState, member: MemberState, speeds: Speeds) -> None:
         f"{member.name} is slow: {speeds.of(member.index) or 0.0:,.0f} records/s, less "
         "than half of the others",
         "idle workers take over what it has not begun",
+        topic="member",
     )

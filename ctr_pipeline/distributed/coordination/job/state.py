@@ -18,6 +18,7 @@ from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.members import MemberState
 from ctr_pipeline.distributed.coordination.messages import Member, Role, TaskKey, TaskKind
 from ctr_pipeline.distributed.coordination.moves import HeatWatch, MoveSchedule
+from ctr_pipeline.distributed.coordination.news import Topic
 from ctr_pipeline.distributed.coordination.settings import JobSettings
 from ctr_pipeline.distributed.coordination.storage_wait import StorageWait
 from ctr_pipeline.distributed.coordination.task_board import TaskBoard
@@ -49,6 +50,8 @@ class JobState:
         pending_cut: The cut that is being taken; None: none is, or it no longer counts.
         pending_ends_epoch: It holds a whole epoch.
         counted_since_cut: There is something that no cut holds.
+        cut_began_at: When the cut that was begun last was, on the job's clock.
+        cut_seconds: What the last cut took.
         move_schedule: When partitions move.
         heat: Which parameter servers are busy.
         restore_in_flight: Parameter servers are loading a cut.
@@ -59,6 +62,7 @@ class JobState:
         look_at: Those of them for which there may be work now; None: all.
         is_deciding: The executor decides on the epoch that was validated last.
         stops_with: The first cut that is new enough for an asked stop.
+        stop_rests_by: An asked stop waits no longer for workers, on the job's clock.
         recovering_since: When servers, or all workers, were lost, on the job's clock; None: work
             goes on.
         rows_rolled_back: By the last restore.
@@ -87,6 +91,8 @@ class JobState:
     pending_cut: CutRecord | None = None
     pending_ends_epoch: bool = False
     counted_since_cut: bool = False
+    cut_began_at: float = 0.0
+    cut_seconds: float = 0.0
     move_schedule: MoveSchedule = field(default_factory=MoveSchedule)
     restore_in_flight: bool = False
     restore_retry_at: float = 0.0
@@ -95,6 +101,7 @@ class JobState:
     look_at: set[str] | None = field(default_factory=set)
     is_deciding: bool = False
     stops_with: int = 0
+    stop_rests_by: float = 0.0
     recovering_since: float | None = None
     rows_rolled_back: int = 0
     still_seconds: float = 0.0
@@ -121,7 +128,7 @@ class JobState:
             ledger=Ledger(),
             cut_schedule=CutSchedule(settings.course.checkpoint_seconds, 0.0),
             heat=HeatWatch(settings.heat),
-            storage=StorageWait(settings.storage_timeout_seconds),
+            storage=StorageWait(settings.supervision.storage_timeout_seconds),
         )
 
     @property
@@ -159,9 +166,17 @@ class JobState:
         number = max(self.servers.number, server + 1)
         return tuple(self.member("ps", index).address for index in range(number))
 
-    def announce(self, what: str, done: str, seconds: float | None = None) -> None:
+    def announce(
+        self,
+        what: str,
+        done: str,
+        seconds: float | None = None,
+        *,
+        topic: Topic = "job",
+        is_disruption: bool = False,
+    ) -> None:
         """Tells people what has happened, what the job does about it, and how long it took."""
-        self.actions.append(Announce(what, done, seconds))
+        self.actions.append(Announce(what, done, seconds, topic, is_disruption))
 
     @property
     def all_is_scored(self) -> bool:
@@ -262,7 +277,7 @@ class JobState:
             return False
         if member.role == "ps":
             return member.index < self.servers.number
-        wanted = self.head.target_workers + self.settings.standby_workers
+        wanted = self.head.target_workers + self.settings.supervision.standby_workers
         return member.index < wanted
 
     def release_all(self) -> None:
@@ -270,6 +285,15 @@ class JobState:
         for board in self.boards():
             for key, _ in board.held():
                 self.release(board, key)
+
+    def release_leases_of(self, member: MemberState) -> int:
+        """A worker holds nothing any more; how many tasks it held."""
+        num_leases = 0
+        for board in self.boards():
+            for key, _ in board.held_by(member.incarnation):
+                self.release(board, key)
+                num_leases += 1
+        return num_leases
 
     def fail(self, reason: str, traceback: str = "") -> None:
         """The job is over and has failed, unless it is over already."""
@@ -321,7 +345,7 @@ class JobState:
             if self.rows_rolled_back:
                 done = f"{self.rows_rolled_back:,} records are trained again"
             self.rows_rolled_back = 0
-            self.announce("the job has recovered", done, seconds)
+            self.announce("the job has recovered", done, seconds, topic="recovery")
 
     def forget_cut(self, cut: int) -> None:
         """A cut can no longer be restored; its files are left to others."""

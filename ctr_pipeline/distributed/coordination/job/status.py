@@ -8,24 +8,28 @@ from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.members import MemberEnd, MemberState
 from ctr_pipeline.distributed.coordination.messages import MemberStats, Role
 
+_REPORTS_MISSED = 3
+"""A member is shown as silent after so many."""
+
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """One member, from the master's state to `ctrpipe status`; a new field is set in `_describe`.
+    """One member, from the master's state to `ctrpipe status`; a new field is set in `of`.
 
     Attributes:
         pid: Its process; 0 if none is known.
         host: Its host.
         address: It serves on; empty for workers.
         metrics_address: Address of its Prometheus metrics; empty if it has none.
-        state: `starting`, `running`, `standby`, `silent`, `ended`, `backing off`, `left`;
-            `finished` once the job is; `unknown` where no master answered.
+        state: `pending`, `starting`, `running`, `standby`, `leaving`, `silent`, `ended`,
+            `backing off`, `left`; `finished` once the job is; `unknown` where no master answered.
         restarts: Starts after the first.
         last_seen_seconds: Since its last heartbeat; None if there was none.
         leases: Tasks that it holds.
         last_end: How it ended the last time; None if it never did, other than as it was asked to.
         stats: The figures of its last heartbeat; None if no master answers: the ledger lacks them.
         incarnation: Name of its process; empty while none is registered.
+        waits_for: Why it is `pending`; empty otherwise.
     """
 
     role: Role
@@ -41,11 +45,64 @@ class MemberStatus:
     last_end: MemberEnd | None = None
     stats: MemberStats | None = None
     incarnation: str = ""
+    waits_for: str = ""
 
     @property
     def name(self) -> str:
         """Role and index, such as `ps-0`."""
         return f"{self.role}-{self.index}"
+
+    @classmethod
+    def of(
+        cls,
+        member: MemberState,
+        now: float,
+        *,
+        report_seconds: float,
+        is_wanted: bool,
+        leases: int = 0,
+    ) -> "MemberStatus":
+        """A member for a person; where it has not registered, its process is the launcher's.
+
+        Args:
+            member: What is known of it.
+            now: Seconds on the job's clock.
+            report_seconds: Between its reports; after three that are missing it is shown as silent.
+            is_wanted: It is kept running.
+            leases: Tasks that it holds.
+        """
+        is_there, process = bool(member.incarnation), member.process
+        return cls(
+            role=member.role,
+            index=member.index,
+            pid=member.pid if is_there or process is None else process.pid,
+            host=member.host,
+            address=member.address,
+            metrics_address=member.metrics_address,
+            state=_state_of(member, now, report_seconds, is_wanted=is_wanted),
+            restarts=member.restarts,
+            last_seen_seconds=now - member.heard_at if is_there else None,
+            leases=leases,
+            last_end=member.last_end,
+            stats=member.stats,
+            incarnation=member.incarnation,
+            waits_for=member.waits_for,
+        )
+
+
+def _state_of(member: MemberState, now: float, report_seconds: float, *, is_wanted: bool) -> str:
+    if member.incarnation:
+        if now - member.heard_at > _REPORTS_MISSED * report_seconds:
+            return "silent"
+        if member.leaves_at is not None:
+            return "leaving"
+        is_standby = member.role == "worker" and not member.is_active
+        return "standby" if is_standby else "running"
+    if member.is_running:
+        return "pending" if member.waits_for else "starting"
+    if not is_wanted:
+        return "left"
+    return "backing off" if now < member.not_before else "ended"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +194,9 @@ def status_of(state: JobState) -> JobStatus:
         last_cut=state.newest_cut,
         best_cut=state.ledger.best_cut,
         cut_age_seconds=state.now - state.cut_schedule.last_at,
-        members=tuple(_describe(state, state.members[place]) for place in sorted(state.members)),
+        members=tuple(
+            _status_of_member(state, state.members[place]) for place in sorted(state.members)
+        ),
         target_workers=state.head.target_workers,
         refused_reports=state.head.refused_reports,
         final_scores=state.head.final_scores,
@@ -149,34 +208,11 @@ def _storage_reason(state: JobState) -> str:
     return f"waiting for storage: {state.storage.reason}" if is_waiting else ""
 
 
-def _describe(state: JobState, member: MemberState) -> MemberStatus:
-    leases = sum(board.num_held_by(member.incarnation) for board in state.boards())
-    return MemberStatus(
-        role=member.role,
-        index=member.index,
-        pid=member.pid,
-        host=member.host,
-        address=member.address,
-        metrics_address=member.metrics_address,
-        state=_state_of(state, member),
-        restarts=member.restarts,
-        last_seen_seconds=state.now - member.heard_at if member.incarnation else None,
-        leases=leases if member.incarnation else 0,
-        last_end=member.last_end,
-        stats=member.stats,
-        incarnation=member.incarnation,
+def _status_of_member(state: JobState, member: MemberState) -> MemberStatus:
+    return MemberStatus.of(
+        member,
+        state.now,
+        report_seconds=state.settings.heartbeat_seconds,
+        is_wanted=state.is_wanted(member),
+        leases=sum(board.num_held_by(member.incarnation) for board in state.boards()),
     )
-
-
-def _state_of(state: JobState, member: MemberState) -> str:
-    if member.incarnation:
-        silent = state.now - member.heard_at > 3 * state.settings.heartbeat_seconds
-        if silent:
-            return "silent"
-        is_standby = member.role == "worker" and not member.is_active
-        return "standby" if is_standby else "running"
-    if member.is_running:
-        return "starting"
-    if not state.is_wanted(member):
-        return "left"
-    return "backing off" if state.now < member.not_before else "ended"

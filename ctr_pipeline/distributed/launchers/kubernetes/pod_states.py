@@ -1,21 +1,25 @@
 """What has become of a pod: pure readings of the object that the API server gives."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ctr_pipeline.distributed.coordination.launching import ExitReason
 from ctr_pipeline.distributed.launchers.exits import classify_exit
-from ctr_pipeline.distributed.launchers.kubernetes.pods import CONTAINER
+from ctr_pipeline.distributed.launchers.kubernetes.pods import CONTAINER, QUEUE_LABEL
 
+DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
+"""Conditions of a pod that ends by no fault of its own; the second is of Kueue, for quota."""
 _LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
-_LOST_TO = {
+_LOST_TO: Mapping[str, ExitReason] = {
     "DeletionByTaintManager": "node_lost",
     "DeletionByPodGC": "node_lost",
     "EvictionByEvictionAPI": "evicted",
-    "PreemptionByScheduler": "evicted",
+    "PreemptionByScheduler": "preempted",
     "TerminationByKubelet": "evicted",
 }
 """Reasons of the condition `DisruptionTarget`."""
+_ADMISSION_GATE = "kueue.x-k8s.io/admission"
 _NEVER_STARTS = {
     "ErrImagePull": "its image cannot be pulled",
     "ImagePullBackOff": "its image cannot be pulled",
@@ -25,6 +29,8 @@ _NEVER_STARTS = {
     "CreateContainerError": "its container cannot be created",
     "RunContainerError": "its container cannot be started",
 }
+_PULL_FAILED = "ErrImagePull: "
+"""Between two attempts, what the last one said comes after this."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +92,34 @@ def explain_waiting(pod: dict[str, Any]) -> str:
     status = pod.get("status", {})
     if status.get("phase") != "Pending":
         return ""
-    waiting = _container(status).get("state", {}).get("waiting", {})
-    if waiting.get("reason") in _NEVER_STARTS:
-        detail = waiting.get("message", "")
+    if is_faulty(pod):
+        waiting = _waiting(status)
+        detail = waiting.get("message", "").rpartition(_PULL_FAILED)[2]
         return _NEVER_STARTS[waiting["reason"]] + (f": {detail}" if detail else "")
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             reason, message = condition.get("reason", ""), condition.get("message", "")
             if reason == "SchedulingGated":
-                return "it waits for its queue"
+                queue = pod["metadata"].get("labels", {}).get(QUEUE_LABEL)
+                return f"it waits for quota in the queue '{queue}'" if queue else "it is held back"
             return f"no node can take it: {message}" if message else "no node can take it"
     return "it is being started" if status.get("conditions") else "it waits for a node"
+
+
+def escapes_queue(pod: dict[str, Any]) -> bool:
+    """Whether a pod that was just created has a queue, and nothing holds it back for that."""
+    gates = {one["name"] for one in pod["spec"].get("schedulingGates") or ()}
+    return QUEUE_LABEL in pod["metadata"].get("labels", {}) and _ADMISSION_GATE not in gates
+
+
+def is_faulty(pod: dict[str, Any]) -> bool:
+    """Whether a pod has a node and will not run there before somebody mends something."""
+    status = pod.get("status", {})
+    return status.get("phase") == "Pending" and _waiting(status).get("reason") in _NEVER_STARTS
+
+
+def _waiting(status: dict[str, Any]) -> dict[str, Any]:
+    return dict(_container(status).get("state", {}).get("waiting") or {})
 
 
 def _container(status: dict[str, Any]) -> dict[str, Any]:
@@ -108,10 +131,11 @@ def _container(status: dict[str, Any]) -> dict[str, Any]:
 
 def _disruption(status: dict[str, Any]) -> ExitReason | None:
     for condition in status.get("conditions") or ():
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            lost = _LOST_TO.get(condition.get("reason", ""), "evicted")
-            return "node_lost" if lost == "node_lost" else "evicted"
+        if condition.get("status") == "True" and condition.get("type") in DISRUPTIONS:
+            return _LOST_TO.get(condition.get("reason", ""), "evicted")
     reason = status.get("reason", "")
     if reason in _LOST:
         return "node_lost"
-    return "evicted" if reason in {"Evicted", "Preempting", "Preempted"} else None
+    if reason in {"Preempting", "Preempted"}:
+        return "preempted"
+    return "evicted" if reason == "Evicted" else None

@@ -1,6 +1,7 @@
 """Manifests of pods: what all pods of a job have in common, and those of members."""
 
 import copy
+import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -8,24 +9,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ctr_pipeline.config.kubernetes import KubernetesConfig, PodConfig
+from ctr_pipeline.config.kubernetes import (
+    KubernetesConfig,
+    MemberPodConfig,
+    PodConfig,
+    Quantity,
+)
 from ctr_pipeline.distributed.coordination.launching import MemberStart
 from ctr_pipeline.distributed.rpc.access import SECRETS_VARIABLE
 from ctr_pipeline.distributed.rpc.certificates import ROLES, Role
 from ctr_pipeline.distributed.rpc.endpoint import HOST_VARIABLE
+from ctr_pipeline.distributed.rpc.metrics_server import PORT_VARIABLE
 from ctr_pipeline.errors import CtrPipelineError
 
 Manifest = dict[str, Any]
 
 CONTAINER = "ctrpipe"
+WORK = "work"
+"""The volume of the claim that all pods share."""
 CONFIG_FOLDER = "/etc/ctrpipe/config"
 SECRETS_FOLDER = "/etc/ctrpipe/secrets"
 TERMINATION_LOG = "/dev/termination-log"
+
+METRICS_PORT = "metrics"
+"""Name of the port of every pod that Prometheus asks."""
+_METRICS_PORT = 9464
 
 JOB_LABEL = "app.kubernetes.io/instance"
 ROLE_LABEL = "app.kubernetes.io/component"
 INDEX_LABEL = "ctrpipe.dev/index"
 LAUNCHER_LABEL = "ctrpipe.dev/launcher"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 INCARNATION_ANNOTATION = "ctrpipe.dev/incarnation"
 RESTARTS_ANNOTATION = "ctrpipe.dev/restarts"
 
@@ -33,7 +47,7 @@ _JOB_VARIABLE = "CTRPIPE_JOB"
 _NAMESPACE_VARIABLE = "CTRPIPE_NAMESPACE"
 _OWNER_VARIABLE = "CTRPIPE_OWNER_UID"
 _OWNER_LABEL = "batch.kubernetes.io/controller-uid"
-_MEMBER_GRACE_SECONDS = 30
+_WORKER_GRACE_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,11 @@ class ClusterJob:
 _OF_THE_JOB = (_JOB_VARIABLE, _NAMESPACE_VARIABLE, _OWNER_VARIABLE)
 
 
+def owner_of_this_pod(environment: Mapping[str, str] = os.environ) -> str:
+    """UID of the Job whose driver this pod is; empty: this is no driver pod."""
+    return environment.get(_OWNER_VARIABLE, "")
+
+
 def driver_environment(job: str) -> list[Manifest]:
     """What the driver pod knows of itself."""
     return [
@@ -109,6 +128,9 @@ def member_pod(
     working_folder: Path,
     environment: Mapping[str, str],
     restarts: int,
+    server_grace_seconds: float,
+    memory: Quantity | None = None,
+    lost_node: str | None = None,
 ) -> Manifest:
     """The pod of a parameter server or a worker; its name is never used again.
 
@@ -118,23 +140,29 @@ def member_pod(
         working_folder: Where it runs.
         environment: Variables beside those of every pod.
         restarts: Starts of this member before this one.
+        server_grace_seconds: For a parameter server to end by itself.
+        memory: In place of that of the config.
+        lost_node: One that does not answer; another one is preferred, as the scheduler may hear of
+            it later than the job.
     """
     name = f"{start.role}-{start.index}"
+    is_server = start.role == "ps"
+    # With a grace of 0 the API server would forget a pod that may still run.
+    grace_seconds = max(1, math.ceil(server_grace_seconds)) if is_server else _WORKER_GRACE_SECONDS
     command = [
         *("python", "-m", "ctr_pipeline.distributed.launchers.kubernetes.logged"),
         *(str(logs_folder / f"{name}.log"), TERMINATION_LOG, "python", *arguments),
     ]
-    role = options.parameter_servers if start.role == "ps" else options.workers
     manifest = pod_template(
         options,
-        role,
+        member_options(options, start.role),
         job=job.name,
         role=start.role,
         command=command,
         working_folder=str(working_folder),
         environment=[{"name": key, "value": value} for key, value in environment.items()],
         secret_roles=(start.role,),
-        grace_seconds=_MEMBER_GRACE_SECONDS,
+        grace_seconds=grace_seconds,
     )
     metadata = manifest["metadata"]
     metadata["name"] = f"{job.name}-{name}-{start.incarnation}"
@@ -148,7 +176,35 @@ def member_pod(
         INCARNATION_ANNOTATION: start.incarnation,
         RESTARTS_ANNOTATION: str(restarts),
     }
+    if memory is not None:
+        (container,) = [one for one in manifest["spec"]["containers"] if one["name"] == CONTAINER]
+        for amounts in (container["resources"]["requests"], container["resources"]["limits"]):
+            amounts["memory"] = str(memory)
+    if lost_node is not None:
+        _avoid_node(manifest["spec"], lost_node)
     return {"apiVersion": "v1", "kind": "Pod", **manifest}
+
+
+def _avoid_node(spec: Manifest, node: str) -> None:
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    field = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    affinity.setdefault("preferredDuringSchedulingIgnoredDuringExecution", []).append(
+        {"weight": 100, "preference": {"matchFields": [field]}}
+    )
+
+
+def member_options(options: KubernetesConfig, role: Role) -> MemberPodConfig:
+    """What the config says of the pods of servers or workers."""
+    return options.parameter_servers if role == "ps" else options.workers
+
+
+def memory_of(pod: Manifest) -> str | None:
+    """The memory that the container of a pod may use, as Kubernetes writes it; None: any."""
+    for container in pod["spec"]["containers"]:
+        if container["name"] == CONTAINER:
+            found = container.get("resources", {}).get("limits", {}).get("memory")
+            return None if found is None else str(found)
+    return None
 
 
 def pod_template(
@@ -189,8 +245,8 @@ def pod_template(
         {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
     ]
     if options.claim is not None:
-        volumes.append({"name": "work", "persistentVolumeClaim": {"claimName": options.claim}})
-        mounts.append({"name": "work", "mountPath": options.folder})
+        volumes.append({"name": WORK, "persistentVolumeClaim": {"claimName": options.claim}})
+        mounts.append({"name": WORK, "mountPath": options.folder})
     for number, (folder, volume) in enumerate(options.volumes.items()):
         name = f"volume-{number}"
         volumes.append({"name": name, **_source(volume)})
@@ -204,10 +260,12 @@ def pod_template(
         "env": [
             _from_field(HOST_VARIABLE, "status.podIP"),
             {"name": SECRETS_VARIABLE, "value": SECRETS_FOLDER},
+            {"name": PORT_VARIABLE, "value": str(_METRICS_PORT)},
             {"name": "HOME", "value": "/tmp"},  # noqa: S108  a volume of the pod's own
             *({"name": key, "value": value} for key, value in options.environment.items()),
             *environment,
         ],
+        "ports": [{"name": METRICS_PORT, "containerPort": _METRICS_PORT}],
         "resources": _resources(pod),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -247,7 +305,12 @@ def pod_template(
         spec["tolerations"] = [dict(one) for one in pod.tolerations]
     if pod.priority_class is not None:
         spec["priorityClassName"] = pod.priority_class
-    manifest = {"metadata": {"labels": job_labels(job, role)}, "spec": spec}
+    metadata: Manifest = {"labels": job_labels(job, role)}
+    if options.queue is not None:
+        metadata["labels"] |= {QUEUE_LABEL: options.queue, "kueue.x-k8s.io/managed": "true"}
+        # Kueue then holds the pod back whatever it manages by itself, and puts no finalizer on it.
+        metadata["annotations"] = {"kueue.x-k8s.io/pod-suspending-parent": "ctrpipe"}
+    manifest = {"metadata": metadata, "spec": spec}
     return merge_patch(manifest, pod.patch) if pod.patch else manifest
 
 

@@ -75,10 +75,22 @@ class PodWatch:
     def start(self) -> None:
         """Lists once, so that the picture is whole, then goes on in the thread.
 
+        An API server that does not answer is waited for.
+
         Raises:
-            ApiError: The list failed.
+            ApiError: It refuses the list.
         """
-        self._list()
+        failures = 0
+        while True:
+            try:
+                self._list()
+                break
+            except ApiError as error:
+                if not error.may_pass:
+                    raise
+                failures += 1
+                _LOGGER.warning("the pods are listed again, as that failed: %s", error)
+            self._pause(_pause_seconds(failures))
         self._thread.start()
 
     def close(self) -> None:
@@ -107,8 +119,7 @@ class PodWatch:
                 # Without the thread the launcher would be blind.
                 failures += 1
                 _LOGGER.exception("the watch of pods continues after an error")
-            wait = backoff_seconds(failures, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS)
-            if self._pause(wait if failures else 0.0):
+            if self._pause(_pause_seconds(failures) if failures else 0.0):
                 return
 
     def _list(self) -> str:
@@ -116,3 +127,7 @@ class PodWatch:
         found = self._api.list("Pod", self._selector)
         self._on_list(found.items, asked)
         return found.version
+
+
+def _pause_seconds(failures: int) -> float:
+    return backoff_seconds(failures, first=_FIRST_PAUSE_SECONDS, most=_MOST_PAUSE_SECONDS)

@@ -28,6 +28,7 @@ from ctr_pipeline.distributed.coordination.launching import (
     ProcessState,
 )
 from ctr_pipeline.distributed.coordination.messages import Role
+from ctr_pipeline.distributed.coordination.news import JobNews
 from ctr_pipeline.distributed.launchers.exits import classify_exit, count_oom_kills
 from ctr_pipeline.distributed.launchers.processes import parent_death
 from ctr_pipeline.distributed.launchers.processes.calls import CallQueue
@@ -106,6 +107,7 @@ class ProcessLauncher:
         self._commands = context.commands
         self._logs_folder = context.logs_folder
         self._environment = {**os.environ, **context.environment}
+        self._closing_seconds = context.closing_seconds
         self._start_process = spawn
         self._open_handle = watch
         self._fork_seconds = fork_seconds
@@ -156,10 +158,17 @@ class ProcessLauncher:
         """Why the master is not started again, with its last lines; empty while all is well."""
         return self._calls.run(lambda: self._kept[_MASTER].failure if _MASTER in self._kept else "")
 
-    def close(self, *, grace_seconds: float = 5.0) -> None:
-        """Ends every member, by force after the grace, and the thread."""
+    def publish(self, news: JobNews) -> None:
+        """Nothing: a process of this machine has nobody to show itself to but its terminal."""
+
+    def is_followed(self) -> bool:
+        """No: whoever starts the run again starts new members."""
+        return False
+
+    def close(self) -> None:
+        """Ends every member, by force after the closing seconds, and the thread."""
         if self._thread.is_alive():
-            self._calls.run(lambda: self._stop_all(grace_seconds))
+            self._calls.run(lambda: self._stop_all(self._closing_seconds))
             self._thread.join()
 
     def __enter__(self) -> Self:

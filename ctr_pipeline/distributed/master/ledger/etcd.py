@@ -52,6 +52,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerLostError,
     LedgerStore,
     LedgerUnavailableError,
+    NoLedgerError,
     compare_identity,
 )
 
@@ -109,7 +110,7 @@ class _Pieces:
         return cls(folder, int(number))
 
 
-class EtcdPlace:
+class EtcdLocation:
     """Keys of etcd under the name of the job."""
 
     def __init__(self, wanted: EtcdLedgerConfig, _: Path) -> None:
@@ -151,6 +152,7 @@ class EtcdLedger:
         compact_after: Etcd forgets what was overwritten, after so many transactions.
         clock: Seconds.
         sleep: Waits.
+        connect: Opens a connection to etcd.
 
     Raises:
         LedgerHeldError: Another master still held it.
@@ -172,8 +174,9 @@ class EtcdLedger:
         compact_after: int = 1000,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        connect: "Callable[[str, float, EtcdAccess], EtcdGateway]" = EtcdGateway,
     ) -> None:
-        self._gateway = EtcdGateway(url, call_seconds, access)
+        self._gateway = connect(url, call_seconds, access)
         self._compact_after = compact_after
         self._num_written = self._compact_to = 0
         self._root = _job_root(prefix, identity.job)
@@ -195,7 +198,7 @@ class EtcdLedger:
         # Connections are not for two threads at once: the keeper has its own.
         self._keeper = threading.Thread(
             target=self._keep_alive,
-            args=(EtcdGateway(url, min(call_seconds, lock_seconds / 3), access),),
+            args=(connect(url, min(call_seconds, lock_seconds / 3), access),),
             name="ledger-lock",
             daemon=True,
         )
@@ -544,7 +547,7 @@ def read_etcd_ledger(
     A commit too large for one transaction may be seen half done.
 
     Raises:
-        LedgerError: There is none.
+        NoLedgerError: There is none.
         LedgerUnavailableError: etcd does not answer.
         LedgerDamagedError: It cannot be read.
     """
@@ -554,7 +557,7 @@ def read_etcd_ledger(
     try:
         found = gateway.read(f"{root}identity")
         if found is None:
-            raise LedgerError("there is no ledger here", place=place)
+            raise NoLedgerError("there is no ledger here", place=place)
         records = read_folder(gateway, f"{root}records/", place)
         return _to_identity(found[0], place), _read_records(gateway, root, records, place)
     finally:

@@ -6,18 +6,18 @@ from typing import Any
 
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.distributed.coordination.spec import JobSpec
-from ctr_pipeline.distributed.master.ledger.etcd import EtcdPlace
-from ctr_pipeline.distributed.master.ledger.sqlite import SqlitePlace
-from ctr_pipeline.distributed.master.ledger.store import LedgerIdentity, LedgerPlace
+from ctr_pipeline.distributed.master.ledger.etcd import EtcdLocation
+from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLocation
+from ctr_pipeline.distributed.master.ledger.store import LedgerIdentity, LedgerLocation
 
-LEDGERS: Mapping[str, Callable[[Any, Path], LedgerPlace]] = {
-    "sqlite": SqlitePlace,
-    "etcd": EtcdPlace,
+LEDGERS: Mapping[str, Callable[[Any, Path], LedgerLocation]] = {
+    "sqlite": SqliteLocation,
+    "etcd": EtcdLocation,
 }
 """By the kinds that `runtime.ledger` names; each takes its value and the job's folder."""
 
 
-def place_ledger(runtime: RuntimeConfig, job_folder: Path) -> LedgerPlace:
+def locate_ledger(runtime: RuntimeConfig, job_folder: Path) -> LedgerLocation:
     """The place that the config names; nothing is opened or looked for yet."""
     return LEDGERS[runtime.ledger_kind](runtime.ledger, job_folder)
 

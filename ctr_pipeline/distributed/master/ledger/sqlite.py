@@ -24,6 +24,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerIdentity,
     LedgerStore,
     LedgerUnavailableError,
+    NoLedgerError,
     compare_identity,
 )
 from ctr_pipeline.durable import not_through_links
@@ -38,7 +39,7 @@ _FILE = "ledger.sqlite"
 _LOGGER = logging.getLogger(__name__)
 
 
-class SqlitePlace:
+class SqliteLocation:
     """A file in the job's folder."""
 
     def __init__(self, _: object, job_folder: Path) -> None:
@@ -79,6 +80,7 @@ class SqliteLedger:
         wait_seconds: For another master to go before giving up.
         clock: Seconds.
         sleep: Waits.
+        connect: Opens the database, as `sqlite3.connect`.
 
     Raises:
         LedgerHeldError: Another master still held it.
@@ -94,8 +96,10 @@ class SqliteLedger:
         wait_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> None:
         self._path = path
+        self._connect = connect
         self._guard = threading.Lock()
         self._waiting: dict[str, Json | None] = {}
         self._closed = False
@@ -139,7 +143,7 @@ class SqliteLedger:
 
     def _open(self, identity: LedgerIdentity) -> sqlite3.Connection:
         with _explained(self._path):
-            database = sqlite3.connect(
+            database = self._connect(
                 self._path, isolation_level=None, check_same_thread=False, timeout=10.0
             )
             try:
@@ -189,11 +193,11 @@ def read_ledger(path: Path) -> tuple[LedgerIdentity, Mapping[str, Json]]:
     """Identity and records of a ledger, whoever holds it; nothing is written.
 
     Raises:
-        LedgerError: There is none.
+        NoLedgerError: There is none.
         LedgerDamagedError: It cannot be read.
     """
     if not path.exists():
-        raise LedgerError("there is no ledger here", place=str(path))
+        raise NoLedgerError("there is no ledger here", place=str(path))
     with _explained(path):
         # Not read-only: the log of a master that was killed is read through an index beside it,
         # which has to be made first.

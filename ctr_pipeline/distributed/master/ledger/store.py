@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ctr_pipeline.distributed.coordination.events import Json
-from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.errors import EXIT_TRY_AGAIN, CtrPipelineError
 
 LEDGER_FORMAT = 1
 """Of the records; another one is refused."""
@@ -30,6 +30,10 @@ class LedgerError(CtrPipelineError):
     """The ledger cannot be opened, belongs to another job, or is damaged."""
 
 
+class NoLedgerError(LedgerError):
+    """There is none."""
+
+
 class LedgerHeldError(LedgerError):
     """Another master holds the ledger; this one has written nothing."""
 
@@ -45,7 +49,7 @@ class LedgerLostError(LedgerError):
     it waits for its turn.
     """
 
-    exit_code = 75
+    exit_code = EXIT_TRY_AGAIN
 
 
 class LedgerUnavailableError(LedgerError):
@@ -55,7 +59,7 @@ class LedgerUnavailableError(LedgerError):
     records are whole values.
     """
 
-    exit_code = 75
+    exit_code = EXIT_TRY_AGAIN
 
 
 class LedgerStore(Protocol):
@@ -98,7 +102,7 @@ class LedgerStore(Protocol):
         """Writes what waits and gives the lock back; does nothing the second time."""
 
 
-class LedgerPlace(Protocol):
+class LedgerLocation(Protocol):
     """Where the ledger of a job is, or will be."""
 
     def await_ready(self, *, wait_seconds: float, on_wait: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""The ledger of units of rows that workers encode: one JSON file, replaced as a whole.
+"""The ledger of units that workers read or encode: one JSON file, replaced as a whole.
 
 A split has few units, and the process that gives them holds the lock of the run folder: no other
 one writes here. The file may lie on any disk that members share.
@@ -16,11 +16,11 @@ _FILE = "ledger.json"
 
 
 @dataclass(frozen=True)
-class EncodedUnits:
-    """How many units are encoded.
+class UnitsDone:
+    """How many units are done.
 
     Attributes:
-        num_done: Units whose rows lie on the disk.
+        num_done: Units that lie on the disk.
         num_units: All units.
     """
 
@@ -57,13 +57,13 @@ class UnitLedger:
         durable.write_text(self._path, json.dumps({**self._facts, "records": self.records}))
 
 
-def read_encoded_units(folder: Path) -> EncodedUnits | None:
+def read_units_done(folder: Path) -> UnitsDone | None:
     """How far the ledger in a folder says that workers are; None if there is none."""
     found = _load(folder / _FILE)
     if found is None:
         return None
     num_done = sum(bool(record["is_done"]) for record in found["records"].values())
-    return EncodedUnits(num_done, found["num_units"])
+    return UnitsDone(num_done, found["num_units"])
 
 
 def _load(path: Path) -> Json | None:

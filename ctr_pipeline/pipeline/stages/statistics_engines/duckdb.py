@@ -1,13 +1,14 @@
 """Statistics of the rows that were read, by DuckDB in this process."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-from ctr_pipeline.analysis import collect_statistics
+from ctr_pipeline.analysis.engine_protocol import AcceptLabels
+from ctr_pipeline.analysis.part_engine import PartEngine
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.stages.statistics_engines.protocol import StatisticsRequest
-from ctr_pipeline.statistics import Statistics
+from ctr_pipeline.pipeline.stages.statistics_engines.protocol import RowsToCount
 
 
 class DuckDbStatistics:
@@ -21,17 +22,34 @@ class DuckDbStatistics:
     def check(self, config: Config, source: Source) -> None:
         """Whatever can be read can be counted."""
 
-    def prepare(self, request: StatisticsRequest) -> Callable[[], Statistics]:
-        """Other splits are compared in the same queries."""
-        splits, runtime = request.ingested.splits, request.config.runtime
-        others = {name: split.files for name, split in splits.items() if name != "train"}
-        return lambda: collect_statistics(
-            request.plan,
+    def prepare(self, rows: RowsToCount) -> "_PreparedParts":
+        """As `StatisticsEngine.prepare`."""
+        return _PreparedParts(rows)
+
+
+@dataclass(frozen=True)
+class _PreparedParts:
+    rows: RowsToCount
+
+    @property
+    def fingerprint(self) -> str:
+        return self.rows.read().fingerprint
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return tuple(split for split in self.rows.read().splits if split != "train")
+
+    def plan_scans(self) -> None:
+        """None: rows are read here for encoding anyway."""
+
+    def open(self, folder: Path, accept: AcceptLabels) -> PartEngine:
+        """Ingest has refused what `accept` would."""
+        del accept
+        splits, runtime = self.rows.read().splits, self.rows.config.runtime
+        return PartEngine(
             splits["train"].files,
-            request.folder,
-            data_fingerprint=request.ingested.fingerprint,
+            spill_folder=folder,
             threads=num_threads(runtime),
             memory_limit_gb=runtime.memory_limit_gb,
-            progress=request.progress,
-            others=others if request.compare else {},
+            others={split: splits[split].files for split in self.others},
         )

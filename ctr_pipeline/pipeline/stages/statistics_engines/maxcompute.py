@@ -1,19 +1,22 @@
-"""Statistics of training rows that are in tables of MaxCompute, by the service that holds them."""
+"""Statistics of rows that are in tables of MaxCompute, by the service that holds them."""
 
-import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ctr_pipeline.analysis import collect_statistics, collect_statistics_with
-from ctr_pipeline.analysis.collect import STATISTICS_FILE
-from ctr_pipeline.analysis.statistics_plan import plan_profile
+from ctr_pipeline.analysis.engine_protocol import AcceptLabels
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
+from ctr_pipeline.dataset.key_values import as_kept
 from ctr_pipeline.dataset.source import Source
+from ctr_pipeline.dataset.splits import SPLITS
 from ctr_pipeline.errors import StatisticsError
-from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.stages.statistics_engines.protocol import StatisticsRequest
-from ctr_pipeline.statistics import Statistics, save_statistics
+from ctr_pipeline.pipeline.stages.statistics_engines.protocol import RowsToCount, ScanPlan
+
+if TYPE_CHECKING:
+    from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
+    from ctr_pipeline.analysis.table_sql import CountedRows
+    from ctr_pipeline.dataset.formats.maxcompute.client import MaxComputeClient
 
 
 class MaxComputeStatistics:
@@ -21,7 +24,7 @@ class MaxComputeStatistics:
 
     def has_rows(self, source: Source) -> bool:
         """Whether the training rows are in tables of MaxCompute."""
-        return bool(_tables(source))
+        return bool(_tables(source, "train"))
 
     def check(self, config: Config, source: Source) -> None:
         """Raises StatisticsError if the rows are elsewhere."""
@@ -34,72 +37,78 @@ class MaxComputeStatistics:
                 remedy="Leave analysis out, or name a table as odps://PROJECT/TABLE",
             )
 
-    def prepare(self, request: StatisticsRequest) -> Callable[[], Statistics]:
+    def prepare(self, rows: RowsToCount) -> "_PreparedTables":
         """Refuses labels that are not 0 and 1, types that SQL reads otherwise, and lists."""
-        from ctr_pipeline.analysis.engine_protocol import LabelCounts
-        from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine, plan_sources
-        from ctr_pipeline.analysis.table_sql import TrainingTable
+        from ctr_pipeline.analysis.maxcompute_engine import plan_sources
+        from ctr_pipeline.analysis.table_sql import CountedRows
 
-        data, ingested = request.config.data, request.ingested
+        data = rows.config.data
         if data.positive is not None:
             raise StatisticsError(
                 "makes labels while rows are read",
                 place="data.positive",
                 remedy="Leave analysis out, or have a column of 0 and 1 in the table",
             )
-        sources = _tables(request.source)
+        if data.key_value is not None:
+            # A number would be the CAST of a text, whose digits in front are taken if it is no
+            # number as MaxCompute knows it, unless the project has odps.function.strictmode:
+            # https://www.alibabacloud.com/help/en/document_detail/455502.html. Of several
+            # separators in a pair, KEYVALUE may return anything:
+            # https://www.alibabacloud.com/help/en/maxcompute/user-guide/keyvalue
+            raise StatisticsError(
+                "makes columns while rows are read",
+                place="data.key_value",
+                remedy="Leave analysis out, or have the keys as columns of the table",
+            )
+        splits = {split: _tables(rows.source, split) for split in SPLITS}
+        splits = {split: tables for split, tables in splits.items() if tables}
         missing = tuple(dict.fromkeys(("", *data.missing_values)))
-        table = TrainingTable(
-            label=data.label,
-            sources=plan_sources(sources, missing),
-            skip_bad_labels=data.bad_rows == "skip",
+        counted = CountedRows(
+            data.label,
+            rows.columns,
+            plan_sources(list(splits.values()), missing),
             weight=data.weight,
         )
-        table.check(request.plan)
-        rows = ingested.splits["train"]
-        expected = LabelCounts(rows.num_rows, rows.num_positive)
-
-        def compute() -> Statistics:
-            found = collect_statistics_with(
-                lambda _: MaxComputeEngine(sources[0].client, table, expected),
-                request.plan,
-                request.folder,
-                data_fingerprint=ingested.fingerprint,
-                progress=request.progress,
-                memory_limit_gb=request.config.runtime.memory_limit_gb,
-            )
-            return _with_drift(found, request) if request.compare else found
-
-        return compute
+        counted.refuse_lists(rows.lists)
+        counted.check_types()
+        others = tuple(split for split in splits if split != "train")
+        return _PreparedTables(rows, splits["train"][0].client, counted, others)
 
 
-def _tables(source: Source) -> list[MaxComputeTable]:
-    opened = [source.opened[place] for place in source.files["train"]]
-    return [table for table in opened if isinstance(table, MaxComputeTable)]
+@dataclass(frozen=True)
+class _PreparedTables:
+    rows: RowsToCount
+    client: "MaxComputeClient"
+    counted: "CountedRows"
+    others: tuple[str, ...]
 
+    @property
+    def fingerprint(self) -> str:
+        return self.rows.origin
 
-def _with_drift(statistics: Statistics, request: StatisticsRequest) -> Statistics:
-    """The statistics with the drift of the other splits, which the service does not count.
+    def plan_scans(self) -> ScanPlan:
+        """Asks the service what each scan costs."""
+        from ctr_pipeline.analysis.maxcompute_engine import COLUMNS_A_SCAN, counting_queries
 
-    All rows are here as well, so the training rows are counted once more beside the others; what
-    the service found stays as it is. Statistics that have a drift already are left alone.
-    """
-    splits, runtime = request.ingested.splits, request.config.runtime
-    others = {name: split.files for name, split in splits.items() if name != "train"}
-    if statistics.drift or not others:
-        return statistics
-    request.progress.log("Comparing the other splits with the training rows on this machine")
-    with tempfile.TemporaryDirectory(prefix=".drift-", dir=request.folder) as name:
-        counted = collect_statistics(
-            plan_profile(request.plan),
-            splits["train"].files,
-            Path(name),
-            data_fingerprint=request.ingested.fingerprint,
-            threads=num_threads(runtime),
-            memory_limit_gb=runtime.memory_limit_gb,
-            progress=request.progress,
-            others=others,
+        queries = counting_queries(self.counted)
+        costs = tuple(self.client.cost_of(query) for query in queries)
+        return ScanPlan(
+            engine="MaxCompute",
+            num_scans=len(queries),
+            each=f"up to {COLUMNS_A_SCAN} columns of all splits",
+            size_bytes=self.rows.source.size_bytes,
+            queries=tuple(queries),
+            costs=costs,
         )
-    found = statistics.model_copy(update={"drift": counted.drift})
-    save_statistics(request.folder / STATISTICS_FILE, found)
-    return found
+
+    def open(self, folder: Path, accept: AcceptLabels) -> "MaxComputeEngine":
+        """Nothing is kept in the folder."""
+        from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
+
+        del folder
+        return MaxComputeEngine(self.client, self.counted, self.others, accept)
+
+
+def _tables(source: Source, split: str) -> list[MaxComputeTable]:
+    opened = [as_kept(source.opened[place]) for place in source.files.get(split, ())]
+    return [table for table in opened if isinstance(table, MaxComputeTable)]

@@ -1,38 +1,90 @@
 """What an engine of `specs.statistics_engines` does for a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ctr_pipeline.analysis import StatisticsPlan
+from ctr_pipeline.analysis.engine_protocol import AcceptLabels, Engine
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.statistics import Statistics
+from ctr_pipeline.specs.columns import ColumnType
 
 
 @dataclass(frozen=True)
-class StatisticsRequest:
-    """Which statistics are computed of which rows.
+class RowsToCount:
+    """Which columns are counted, and of which rows.
 
     Attributes:
-        plan: What to compute.
-        source: Where the rows are.
-        ingested: The same rows, read.
-        folder: Where `statistics.json` and `vocabularies/` go.
-        compare: Whether the other splits are compared with the training rows.
-        progress: Advances by each column.
+        config: How rows are read and divided.
+        source: Where they are.
+        columns: The columns that features read, and how they are read.
+        lists: Those among them that hold lists.
+        origin: Changes when the rows do.
+        read: Reads all rows onto this machine, once.
+        progress: Shows what an engine waits for.
     """
 
-    plan: StatisticsPlan
     config: Config
     source: Source
-    ingested: IngestedRows
-    folder: Path
-    compare: bool
+    columns: Mapping[str, ColumnType]
+    lists: Collection[str]
+    origin: str
+    read: Callable[[], IngestedRows]
     progress: Progress
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """What an engine reads of a source.
+
+    Attributes:
+        engine: What reads, such as `MaxCompute`.
+        num_scans: How often it reads the rows.
+        each: What one scan reads.
+        size_bytes: What all rows take where they are kept; 0 if that is not known.
+        queries: The SQL of the scans.
+        costs: What the service says of each query; empty if no service counts.
+    """
+
+    engine: str
+    num_scans: int
+    each: str
+    size_bytes: int
+    queries: tuple[str, ...] = ()
+    costs: tuple[str, ...] = ()
+
+
+class PreparedRows(Protocol):
+    """Rows that an engine is ready to count."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the rows do; an engine that counts rows on this machine reads them."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The splits beside `train`."""
+
+    def plan_scans(self) -> ScanPlan | None:
+        """What will be read; None if the rows are read here for encoding anyway.
+
+        Raises:
+            DataError: The rows cannot be read.
+            StatisticsError: The engine refuses the queries.
+        """
+
+    def open(self, folder: Path, accept: AcceptLabels) -> AbstractContextManager[Engine]:
+        """Starts the engine.
+
+        Args:
+            folder: For intermediate results.
+            accept: Is given the labels of all splits first, where rows are counted before they are
+                read.
+        """
 
 
 class StatisticsEngine(Protocol):
@@ -49,11 +101,11 @@ class StatisticsEngine(Protocol):
             StatisticsError: The engine cannot be used.
         """
 
-    def prepare(self, request: StatisticsRequest) -> Callable[[], Statistics]:
-        """Returns what computes the statistics.
+    def prepare(self, rows: RowsToCount) -> PreparedRows:
+        """Decides what to read; reads no row.
 
         Raises:
-            DataError: The rows are not those that were read.
+            DataError: The rows cannot be read or divided as they are here.
             StatisticsError: The engine cannot compute all that is asked for; with `auto`, the next
                 one is asked then.
         """

@@ -1,15 +1,19 @@
-"""Statistics of training rows that are in files, by Spark."""
+"""Statistics of rows that are in files, by Spark."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ctr_pipeline.analysis import collect_statistics_with
+from ctr_pipeline.analysis.engine_protocol import AcceptLabels
 from ctr_pipeline.config.models import AnalysisConfig, Config
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.errors import DataError
-from ctr_pipeline.pipeline.stages.statistics_engines.protocol import StatisticsRequest
-from ctr_pipeline.statistics import Statistics
+from ctr_pipeline.pipeline.stages.statistics_engines.protocol import RowsToCount, ScanPlan
+
+if TYPE_CHECKING:
+    from ctr_pipeline.analysis.spark_engine import SparkEngine
+    from ctr_pipeline.analysis.table_sql import CountedRows
 
 
 class SparkStatistics:
@@ -28,47 +32,52 @@ class SparkStatistics:
         require_readable(config.data, source)
         require_spark(config.analysis or AnalysisConfig())
 
-    def prepare(self, request: StatisticsRequest) -> Callable[[], Statistics]:
-        """Refuses rows of which bad ones were left out; other splits are compared by Spark."""
-        from ctr_pipeline.analysis.engine_protocol import LabelCounts
-        from ctr_pipeline.analysis.spark_connection import SparkConnection
-        from ctr_pipeline.analysis.spark_engine import CountedRows, SparkEngine
+    def prepare(self, rows: RowsToCount) -> "_PreparedFiles":
+        """Refuses types that SQL reads otherwise, and lists."""
         from ctr_pipeline.analysis.spark_rows import plan_tables
 
-        config, ingested = request.config, request.ingested
-        analysis = config.analysis or AnalysisConfig()
-        if ingested.bad_rows.total:
-            raise DataError(
-                f"bad rows were left out ({ingested.bad_rows.total}), and Spark would not leave "
-                "out the same ones",
-                place="analysis.engine",
-                remedy="Mend or remove them, or leave analysis out",
-            )
-        splits = ingested.splits
-        tables = plan_tables(
-            config.data, request.source, {name: split.num_rows for name, split in splits.items()}
-        )
-        rows = {
-            name: CountedRows(table, LabelCounts(splits[name].num_rows, splits[name].num_positive))
-            for name, table in tables.items()
-            if name == "train" or request.compare
-        }
-        train = rows.pop("train")
-        train.table.check(request.plan)
+        tables = plan_tables(rows.config.data, rows.source, rows.columns)
+        for table in tables.values():
+            table.refuse_lists(rows.lists)
+            table.check_types()
+        return _PreparedFiles(rows, tables)
 
-        @contextmanager
-        def open_engine(spill_folder: Path) -> Iterator[SparkEngine]:
-            with ExitStack() as stack:
-                with request.progress.task(f"Spark {analysis.master}", total=None):
-                    connection = stack.enter_context(SparkConnection(analysis, spill_folder))
-                yield SparkEngine(connection, train, rows)
 
-        return lambda: collect_statistics_with(
-            open_engine,
-            request.plan,
-            request.folder,
-            data_fingerprint=ingested.fingerprint,
-            progress=request.progress,
-            memory_limit_gb=config.runtime.memory_limit_gb,
-            compared=tuple(rows),
+@dataclass(frozen=True)
+class _PreparedFiles:
+    rows: RowsToCount
+    tables: "Mapping[str, CountedRows]"
+
+    @property
+    def fingerprint(self) -> str:
+        return self.rows.origin
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return tuple(split for split in self.tables if split != "train")
+
+    def plan_scans(self) -> ScanPlan:
+        """Lines are cut once and kept; of Parquet files a query reads the columns that it needs."""
+        from ctr_pipeline.analysis.spark_engine import counting_queries
+
+        is_text = self.rows.source.is_delimited
+        return ScanPlan(
+            engine="Spark",
+            num_scans=1 if is_text else 1 + len(self.rows.columns),
+            each="all lines, which Spark keeps" if is_text else "one column beside the label",
+            size_bytes=self.rows.source.size_bytes,
+            queries=tuple(counting_queries(self.tables["train"])),
         )
+
+    @contextmanager
+    def open(self, folder: Path, accept: AcceptLabels) -> "Iterator[SparkEngine]":
+        """Starts Spark."""
+        from ctr_pipeline.analysis.spark_connection import SparkConnection
+        from ctr_pipeline.analysis.spark_engine import SparkEngine
+
+        analysis = self.rows.config.analysis or AnalysisConfig()
+        with ExitStack() as stack:
+            with self.rows.progress.task(f"Spark {analysis.master}", total=None):
+                connection = stack.enter_context(SparkConnection(analysis, folder))
+            others = {split: self.tables[split] for split in self.others}
+            yield SparkEngine(connection, self.tables["train"], others, accept)

@@ -16,14 +16,14 @@ from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
 
 
 def test_no_cut_is_taken_of_nothing_new():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.tell(Tick(), after=31.0)
     assert not bench.all_of(TakeCut)
 
 
 def test_a_cut_counts_what_was_counted_when_it_was_asked_for():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.holds.add(TakeCut)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)
@@ -38,7 +38,7 @@ def test_a_cut_counts_what_was_counted_when_it_was_asked_for():
 
 
 def test_after_a_failed_cut_the_next_one_holds_all_rows():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=1)
     bench.tell(Tick(), after=31.0)
@@ -57,7 +57,7 @@ def test_after_a_failed_cut_the_next_one_holds_all_rows():
 
 
 def test_no_cut_at_the_end_of_an_epoch_fails_the_job_in_the_end():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.holds.add(TakeCut)
     bench.train_all(0, "a")
@@ -69,7 +69,7 @@ def test_no_cut_at_the_end_of_an_epoch_fails_the_job_in_the_end():
 
 
 def test_the_cut_of_a_generation_that_is_over_does_not_count():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=1)
     bench.holds.add(TakeCut)
@@ -80,9 +80,7 @@ def test_the_cut_of_a_generation_that_is_over_does_not_count():
 
 
 def test_a_cut_at_the_end_of_an_epoch_waits_for_storage():
-    bench = Bench(
-        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_timeout_seconds=400.0
-    )
+    bench = Bench(silence_seconds=1e9, storage_timeout_seconds=400.0)
     bench.begin_training("a")
     bench.holds.add(TakeCut)
     bench.train_all(0, "a")
@@ -97,9 +95,7 @@ def test_a_cut_at_the_end_of_an_epoch_waits_for_storage():
 
 
 def test_a_cut_at_the_end_of_an_epoch_waits_no_longer_than_it_may():
-    bench = Bench(
-        worker_silence_seconds=1e9, server_silence_seconds=1e9, storage_timeout_seconds=60.0
-    )
+    bench = Bench(silence_seconds=1e9, storage_timeout_seconds=60.0)
     bench.begin_training("a")
     bench.holds.add(TakeCut)
     bench.train_all(0, "a")
@@ -110,7 +106,7 @@ def test_a_cut_at_the_end_of_an_epoch_waits_no_longer_than_it_may():
 
 
 def test_a_cut_that_proves_damaged_while_it_is_kept_is_no_parent_of_the_next():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     for _ in range(2):
         bench.train_all(0, "a", most_tasks=1)
@@ -141,9 +137,7 @@ def test_scores_of_a_best_cut_that_is_lost_meanwhile_are_not_mixed_with_those_of
 
 
 def test_old_cuts_go_and_the_best_one_stays():
-    bench = Bench(
-        keep_checkpoints=1, epochs=9, worker_silence_seconds=1e9, server_silence_seconds=1e9
-    )
+    bench = Bench(keep_checkpoints=1, epochs=9, silence_seconds=1e9)
     bench.begin_training("w")
     bench.train_all(most_tasks=6 + 1)  # One epoch and its validation: cut 1 is the best.
     for _ in range(3):

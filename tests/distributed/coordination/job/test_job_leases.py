@@ -11,6 +11,7 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
+from ctr_pipeline.distributed.coordination.job import leases
 from ctr_pipeline.distributed.coordination.messages import (
     HeldLease,
     LeaseRequest,
@@ -110,6 +111,30 @@ def test_who_waits_gets_tasks_when_an_epoch_begins():
     assert call.replies == []
     bench.tell(CutTaken(bench.all_of(TakeCut)[-1].cut))
     assert [task.key.epoch for task in call.replies[0].tasks] == [1]
+
+
+def test_those_that_share_are_counted_once_for_all_that_wait(monkeypatch):
+    number, counted = 20, []
+    bench = Bench(
+        max_workers=number, plan_epoch=lambda epoch: EpochPlan(epoch, number + 1, 32, 8, ())
+    )
+    names = [f"w{index}" for index in range(number)]
+    bench.begin_training(*names)
+    calls = []
+    for index, name in enumerate(names):
+        (task,) = bench.lease(index, name, most=1).tasks
+        held = (HeldLease(task.key, task.attempt),)
+        # So fast that only the others' share keeps it from taking the last task.
+        for _ in range(2):
+            bench.job.state.member("worker", index).measure("train", 1000, 1.0)
+        calls.append((LeaseRequest(Member("worker", index, name), 1, 1, held, 2.0), Call()))
+    for request, call in calls:
+        assert bench.job.lease(request, bench.now, call)[0] is None
+    count = leases._num_sharing
+    monkeypatch.setattr(leases, "_num_sharing", lambda state: counted.append(1) or count(state))
+    bench.tell(Tick())
+    assert len(counted) == 1
+    assert not any(call.replies for _, call in calls)
 
 
 def test_a_dead_worker_that_waits_holds_nothing(waiting):

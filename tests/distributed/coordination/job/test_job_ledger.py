@@ -18,8 +18,7 @@ from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 def test_the_ledger_keeps_records_of_tasks_at_work_and_counts_of_the_others():
     bench = Bench(
         plan_epoch=lambda epoch: EpochPlan(epoch, 1000, 32, 8, ()),
-        worker_silence_seconds=1e9,
-        server_silence_seconds=1e9,
+        silence_seconds=1e9,
         task_timeout_floor_seconds=1e9,
     )
     bench.begin_training("a", "b")
@@ -43,14 +42,14 @@ def test_the_ledger_keeps_records_of_tasks_at_work_and_counts_of_the_others():
 
 
 def test_repeated_records_are_counted_once_over_cuts_masters_and_rollbacks():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     (task,) = bench.lease(0, "a", most=1).tasks
     bench.heartbeat("worker", 0, "a", bench.report(task, 3, repeated=1))
     bench.tell(Tick(), after=31.0)
     bench.heartbeat("worker", 0, "a", bench.report(task, 7, repeated=5))
     assert bench.job.status().repeated == 16
-    again = Bench(records=bench.disk, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    again = Bench(records=bench.disk, silence_seconds=1e9)
     assert again.job.status().repeated == 8
     again.heartbeat("worker", 0, "a", bench.report(task, 7, repeated=5))
     assert again.job.status().repeated == 16

@@ -72,13 +72,45 @@ def test_an_unknown_process_is_asked_to_register():
 
 
 def test_a_start_that_never_registers_is_ended_and_counts_as_an_error():
-    bench = Bench(start_seconds=60.0, max_start_failures=2)
+    bench = Bench(startup_timeout_seconds=60.0, max_start_failures=2)
     bench.tell(Tick())
     for number in range(2):
         bench.see("worker", 0, f"w{number}")
         bench.tell(Tick(), after=61.0)
+        # Its end takes a while to be seen.
+        bench.tell(Tick(), after=0.5)
+        assert len(bench.all_of(Fail)) == number
         bench.see("worker", 0, f"w{number}", "killed")
+    told = [one.done for one in bench.all_of(Announce) if "did not register" in one.what]
+    assert len(told) == 2
+    assert "runtime.startup_timeout_seconds" in told[0]
     assert "worker 0 did not register within 60 s" in bench.all_of(Fail)[0].reason
+
+
+def test_members_that_people_start_may_take_their_time():
+    bench = Bench(startup_timeout_seconds=60.0, max_start_failures=1)
+    bench.tell(Tick())
+    for _ in range(100):
+        bench.tell(Tick(), after=60.0)
+    assert not bench.all_of(Fail), "without a launcher no process is seen"
+    bench.begin_training("a")
+    assert bench.job.status().phase == "training"
+
+
+def test_a_start_that_waits_for_a_place_says_why_and_is_given_all_the_time_it_needs():
+    bench = Bench(startup_timeout_seconds=60.0, max_start_failures=1)
+    bench.tell(Tick())
+    bench.see("worker", 0, "w", waits_for="no node can take it")
+    bench.tell(Tick(), after=3600.0)
+    (member,) = [one for one in bench.job.status().members if one.name == "worker-0"]
+    assert (member.state, member.waits_for) == ("pending", "no node can take it")
+    bench.see("worker", 0, "w")
+    bench.tell(Tick(), after=59.0)
+    (member,) = [one for one in bench.job.status().members if one.name == "worker-0"]
+    assert (member.state, member.waits_for, member.pid) == ("starting", "", 1)
+    assert not bench.all_of(Fail)
+    bench.tell(Tick(), after=2.0)
+    assert bench.all_of(Fail), "from then on it is expected to register"
 
 
 def test_a_refused_start_is_told_once_and_asked_for_again_ever_more_seldom():
@@ -132,10 +164,12 @@ def test_starts_that_the_system_refuses_are_no_errors_of_the_program():
 
 
 def test_what_is_stopped_is_a_process_and_not_a_place():
-    bench = Bench(worker_silence_seconds=10.0, server_silence_seconds=100.0)
+    bench = Bench(silence_seconds=10.0)
     bench.begin_training("registered-by-hand")
     bench.see("worker", 1, "other")
-    bench.tell(Tick(), after=10.5)
+    bench.tell(Tick(), after=10.0)
+    bench.heartbeat("ps", 0, "p")
+    bench.tell(Tick(), after=0.5)
     assert bench.all_of(StopMember) == [StopMember("worker", 0, "registered-by-hand", 0.0)]
 
 
@@ -228,6 +262,19 @@ def test_a_crash_loop_ends_the_job_with_the_members_own_traceback():
     assert "3 failures of members in a row without any progress" in failure.reason
 
 
+def test_members_that_each_get_more_memory_than_the_last_are_no_crash_loop():
+    bench = Bench(max_start_failures=3)
+    bench.tell(Tick())
+    for number in range(9):
+        remedy = f"its next pod may use {number + 3}Gi"
+        bench.see("worker", 0, f"w{number}", "out_of_memory", code=137, remedy=remedy)
+    assert bench.job.phase == "waiting"
+    assert f"worker 0 ran out of memory; {remedy}: it is started again in" in bench.told()
+    for number in range(3):
+        bench.see("worker", 0, f"again{number}", "out_of_memory", code=137)
+    assert bench.job.phase == "failed"
+
+
 def test_one_error_of_each_of_many_members_is_no_crash_loop():
     bench = Bench(max_workers=3, max_start_failures=3)
     bench.tell(Tick())
@@ -250,6 +297,29 @@ def test_workers_start_a_few_at_a_time():
     bench.register("worker", 2, "c")
     bench.tell(Tick(), after=0.1)
     assert workers_started() == {0, 1, 2, 3, 4}
+
+
+def test_in_a_queue_workers_come_after_the_servers_and_few_wait_for_quota():
+    bench = Bench(max_workers=90, max_workers_starting=1000, max_workers_queued=3)
+
+    def workers_started():
+        return {one.index for one in bench.all_of(StartMember) if one.role == "worker"}
+
+    bench.tell(Tick())
+    bench.see("ps", 0, "p", waits_for="it waits for quota")
+    bench.tell(Tick(), after=0.1)
+    assert workers_started() == set()
+    bench.see("ps", 0, "p")
+    bench.tell(Tick(), after=0.1)
+    assert workers_started() == {0, 1, 2}
+    for index in range(3):
+        bench.see("worker", index, f"w{index}", waits_for="it waits for quota")
+    bench.tell(Tick(), after=0.1)
+    assert workers_started() == {0, 1, 2}
+    # One that is admitted makes room for another before it registers.
+    bench.see("worker", 0, "w0")
+    bench.tell(Tick(), after=0.1)
+    assert workers_started() == {0, 1, 2, 3}
 
 
 def test_progress_makes_up_for_errors_and_repetition_does_not():
@@ -307,7 +377,7 @@ def test_a_server_that_is_replaced_takes_the_job_back():
 
 
 def test_a_server_that_lives_keeps_its_place():
-    bench = Bench(server_silence_seconds=10.0)
+    bench = Bench(silence_seconds=10.0)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)
     bench.log.clear()
@@ -321,7 +391,7 @@ def test_a_server_that_lives_keeps_its_place():
 
 
 def test_the_place_of_a_server_is_free_once_it_was_silent():
-    bench = Bench(server_silence_seconds=10.0)
+    bench = Bench(silence_seconds=10.0)
     bench.begin_training("a")
     assert bench.register("ps", 0, "q")
     bench.tell(Tick(), after=10.1)
@@ -330,7 +400,7 @@ def test_the_place_of_a_server_is_free_once_it_was_silent():
 
 
 def test_what_the_launcher_knows_to_be_dead_holds_no_place():
-    bench = Bench(server_silence_seconds=10.0)
+    bench = Bench(silence_seconds=10.0)
     bench.see("ps", 0, "p")
     bench.begin_training("a")
     bench.see("ps", 0, "p", "killed")

@@ -4,11 +4,11 @@ import pytest
 from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import (
+    AnnouncePlacement,
     CutTaken,
     MoveFailed,
     MovePartitions,
     MoveReady,
-    PlacePartitions,
     RestoreCut,
     ServersAsked,
     StartMember,
@@ -17,9 +17,9 @@ from ctr_pipeline.distributed.coordination.events import (
 )
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
-from ctr_pipeline.distributed.coordination.placement import place_evenly
+from ctr_pipeline.distributed.coordination.placement import even_placement
 
-FOUR = place_evenly(4, 10, 1, is_divided=True)
+FOUR = even_placement(4, 10, 1, is_divided=True)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_a_new_server_is_started_and_gets_its_share(bench):
     bench.tell(MoveReady(move.generation, 1))
     assert bench.job.placement.owners.count(1) == 2
     assert bench.job.ps_addresses == ("127.0.0.1:0", "127.0.0.1:1")
-    placed = bench.all_of(PlacePartitions)[-1]
+    placed = bench.all_of(AnnouncePlacement)[-1]
     assert (placed.placement, placed.is_done) == (bench.job.placement, True)
     assert bench.job.generation == move.generation
     bench.tell(Tick())
@@ -76,7 +76,7 @@ def test_a_move_that_failed_is_void_and_tried_again_under_another_version(bench)
     move = grow(bench)
     bench.tell(MoveFailed(move.generation, move.version, "no room"))
     assert bench.job.placement == FOUR
-    assert bench.all_of(PlacePartitions)[-1].is_done is False
+    assert bench.all_of(AnnouncePlacement)[-1].is_done is False
     bench.tell(Tick())
     assert len(bench.all_of(MovePartitions)) == 1
     bench.tell(Tick(), after=1.5)
@@ -154,7 +154,7 @@ class Busy:
     def __init__(self, num_servers=2):
         self.bench = Bench(
             num_parameter_servers=num_servers,
-            placement=place_evenly(2 * num_servers, 10, num_servers, is_divided=True),
+            placement=even_placement(2 * num_servers, 10, num_servers, is_divided=True),
         )
         self.num_servers = num_servers
         self.seconds = 0

@@ -102,7 +102,7 @@ INFINITE = float("inf")
     ],
 )
 def test_a_report_of_what_cannot_be_is_refused_and_told_before_and_after_a_restart(changes, words):
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     (task,) = bench.lease(0, "a", most=1).tasks
     poison = replace(bench.report(task, 15), **changes)
@@ -154,7 +154,7 @@ def test_the_words_of_a_failure_are_bounded():
 
 
 def test_reports_that_servers_contradict_are_taken_back_and_their_worker_ends():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("honest", "liar")
     bench.see("worker", 1, "liar")
     bench.train_all(0, "honest", most_tasks=1)
@@ -176,7 +176,7 @@ def test_reports_that_servers_contradict_are_taken_back_and_their_worker_ends():
 
 
 def test_a_job_whose_reports_are_contradicted_again_and_again_fails():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9, max_start_failures=2)
+    bench = Bench(silence_seconds=1e9, max_start_failures=2)
     bench.begin_training("a")
     bench.holds.add(TakeCut)
     for worker in ("a", "b"):
@@ -190,7 +190,7 @@ def test_a_job_whose_reports_are_contradicted_again_and_again_fails():
 
 
 def test_a_master_that_comes_back_holds_earlier_reports_against_the_servers_too():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a", "b")
     bench.train_all(0, "a", most_tasks=1)
     bench.tell(Tick(), after=31.0)
@@ -202,7 +202,7 @@ def test_a_master_that_comes_back_holds_earlier_reports_against_the_servers_too(
     bench.train_all(1, "b", most_tasks=1)
     (open_task,) = bench.lease(0, "a", most=1).tasks
     bench.heartbeat("worker", 0, "a", bench.report(open_task, 1))
-    again = Bench(records=bench.disk, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    again = Bench(records=bench.disk, silence_seconds=1e9)
     again.holds.add(TakeCut)
     # The batch whose report was not written is told again by who holds it.
     again.heartbeat("worker", 0, "a", bench.report(open_task, 1))
@@ -215,11 +215,11 @@ def test_a_master_that_comes_back_holds_earlier_reports_against_the_servers_too(
 
 
 def test_what_a_cut_has_shown_is_not_asked_of_the_next_even_by_another_master():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)
     bench.tell(Tick(), after=31.0)
-    again = Bench(records=bench.disk, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    again = Bench(records=bench.disk, silence_seconds=1e9)
     again.holds.add(TakeCut)
     again.tell(Tick(), after=31.0)
     (asked,) = again.all_of(TakeCut)

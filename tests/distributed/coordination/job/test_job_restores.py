@@ -13,7 +13,7 @@ from ctr_pipeline.distributed.coordination.events import (
 
 
 def test_a_rollback_takes_the_ledger_back_and_tells_how_long_it_took():
-    bench = Bench(checkpoint_seconds=30.0, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(checkpoint_seconds=30.0, silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)
     bench.tell(Tick(), after=31.0)
@@ -32,7 +32,7 @@ def test_a_rollback_takes_the_ledger_back_and_tells_how_long_it_took():
 
 
 def test_how_long_nobody_worked_is_told_when_the_first_batch_is_trained_again():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a", "b")
     bench.lease(0, "a", most=1)
     bench.see("worker", 0, "a", "killed")
@@ -46,11 +46,11 @@ def test_how_long_nobody_worked_is_told_when_the_first_batch_is_trained_again():
     bench.heartbeat("worker", 0, "c", bench.report(task, 1))
     bench.heartbeat("worker", 0, "c", bench.report(task, 3))
     told = [one for one in bench.all_of(Announce) if one.recovery_seconds is not None]
-    assert told == [Announce("the job has recovered", "its work goes on", 4.5)]
+    assert told == [Announce("the job has recovered", "its work goes on", 4.5, "recovery")]
 
 
 def test_while_one_worker_is_left_nothing_has_to_recover():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a", "b")
     bench.see("worker", 0, "a", "killed")
     bench.train_all(1, "b")
@@ -58,7 +58,7 @@ def test_while_one_worker_is_left_nothing_has_to_recover():
 
 
 def test_workers_lost_after_servers_take_nothing_back_again():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)
     bench.see("ps", 0, "p", "killed")
@@ -72,9 +72,7 @@ def test_workers_lost_after_servers_take_nothing_back_again():
 
 
 def test_a_damaged_cut_gives_way_to_the_one_before_it():
-    bench = Bench(
-        worker_silence_seconds=1e9, server_silence_seconds=1e9, keep_checkpoints=2, full_every=1
-    )
+    bench = Bench(silence_seconds=1e9, keep_checkpoints=2, full_every=1)
     bench.begin_training("a")
     for _ in range(2):
         bench.train_all(0, "a", most_tasks=1)
@@ -96,9 +94,7 @@ def test_a_damaged_cut_gives_way_to_the_one_before_it():
 
 def with_cuts(number, **changes):
     """A job with some cuts, whose restores are answered by hand, and whose server is new."""
-    bench = Bench(
-        worker_silence_seconds=1e9, server_silence_seconds=1e9, keep_checkpoints=2, **changes
-    )
+    bench = Bench(silence_seconds=1e9, keep_checkpoints=2, **changes)
     bench.begin_training("a")
     for _ in range(number):
         bench.train_all(0, "a", most_tasks=1)

@@ -27,12 +27,12 @@ def scoring_bench(trained, cut, **changes):
 @pytest.mark.parametrize("most_tasks", [3, 6 + 1 + 2])
 def test_a_job_that_scores_does_so_with_its_cut_and_touches_none(most_tasks):
     # The cut is one of a first epoch that is not over, or of the second one.
-    trained = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    trained = Bench(silence_seconds=1e9)
     trained.begin_training("w")
     trained.train_all(most_tasks=most_tasks)
     trained.tell(Tick(), after=31.0)
     cut = max(trained.cuts)
-    bench = scoring_bench(trained, cut, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = scoring_bench(trained, cut, silence_seconds=1e9)
     assert bench.job.phase == "scoring"
     assert restored_cuts(bench) == [cut]
     bench.tell(Tick(), after=100.0)

@@ -20,12 +20,13 @@ def keep_alive(bench, seconds, *names):
 
 
 def test_a_silent_worker_is_ended_and_started_again_and_its_work_goes_to_others():
-    bench = Bench(worker_silence_seconds=10.0, server_silence_seconds=100.0)
+    bench = Bench(silence_seconds=10.0)
     bench.begin_training("a", "b")
     bench.see("worker", 0, "a")
     (task,) = bench.lease(0, "a").tasks
     bench.tell(Tick(), after=10.0)
     bench.heartbeat("worker", 1, "b")
+    bench.heartbeat("ps", 0, "p")
     assert not bench.all_of(StopMember)
     bench.tell(Tick(), after=0.5)
     assert bench.all_of(StopMember) == [StopMember("worker", 0, "a", 0.0)]
@@ -40,7 +41,7 @@ def test_a_silent_worker_is_ended_and_started_again_and_its_work_goes_to_others(
 
 
 def test_a_leap_of_the_clock_is_nobodys_silence():
-    bench = Bench(worker_silence_seconds=10.0, most_clock_step_seconds=2.0)
+    bench = Bench(silence_seconds=10.0, most_clock_step_seconds=2.0)
     bench.begin_training("a")
     for leap in (1e9, -1e9, 1e9):
         bench.tell(Tick(), after=leap)
@@ -48,7 +49,7 @@ def test_a_leap_of_the_clock_is_nobodys_silence():
 
 
 def test_a_silent_server_is_ended_and_the_job_goes_back():
-    bench = Bench(server_silence_seconds=10.0)
+    bench = Bench(silence_seconds=10.0)
     bench.begin_training("a")
     generation = bench.job.generation
     bench.tell(Tick(), after=10.5)
@@ -80,7 +81,7 @@ def test_a_worker_that_hangs_in_the_middle_of_a_task_is_no_failure_of_the_task()
 
 
 def test_of_workers_that_stand_still_together_the_first_is_ended():
-    bench = Bench(task_timeout_floor_seconds=60.0, worker_silence_seconds=1e9)
+    bench = Bench(task_timeout_floor_seconds=60.0, silence_seconds=1e9)
     bench.begin_training("a", "b")
     bench.lease(0, "a")
     keep_alive(bench, 5, "a", "b")
@@ -105,7 +106,7 @@ def stall(bench, seconds):
 
 
 def stalling_bench():
-    bench = Bench(max_task_failures=99, worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(max_task_failures=99, silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)
     bench.tell(Tick(), after=31.0)
@@ -161,7 +162,7 @@ def test_what_is_only_repeated_is_no_progress_out_of_a_stall():
 
 
 def test_nobody_holds_work_in_a_job_that_waits_so_that_it_does_not_stall():
-    bench = Bench(server_silence_seconds=1e9, worker_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     generation = bench.job.generation
     for _ in range(500):
@@ -170,9 +171,7 @@ def test_nobody_holds_work_in_a_job_that_waits_so_that_it_does_not_stall():
 
 
 def test_what_takes_a_worker_too_long_is_given_to_another():
-    bench = Bench(
-        task_timeout_floor_seconds=10.0, task_timeout_factor=3.0, worker_silence_seconds=1e9
-    )
+    bench = Bench(task_timeout_floor_seconds=10.0, task_timeout_factor=3.0, silence_seconds=1e9)
     bench.begin_training("a", "b")
     (slow,) = bench.lease(0, "a", most=1).tasks
     (task,) = bench.lease(1, "b", most=1).tasks

@@ -2,6 +2,7 @@
 
 import pytest
 from job_bench import Bench, fail_task
+from job_world import World
 
 from ctr_pipeline.distributed.coordination.events import (
     CannotGoOn,
@@ -38,16 +39,124 @@ def test_a_stop_takes_a_cut_and_the_job_goes_on_from_it():
     assert again.job.phase == "finished"
 
 
-def test_a_stop_does_not_wait_for_what_workers_do_meanwhile():
-    bench = Bench()
-    bench.begin_training("w")
-    bench.train_all(most_tasks=1)
-    (task,) = bench.lease(0, "w", most=1).tasks
-    bench.holds.add(TakeCut)
+def stopped_while_two_train(**changes):
+    """Both workers hold a task when the job is asked to stop."""
+    bench = Bench(silence_seconds=1e9, **changes)
+    bench.begin_training("a", "b")
+    tasks = [bench.lease(index, name, most=1).tasks[0] for index, name in enumerate("ab")]
     bench.tell(StopAsked())
-    bench.heartbeat("worker", 0, "w", bench.report(task, 15))
-    bench.tell(CutTaken(1))
+    return bench, tasks
+
+
+def resumed(bench):
+    again = Bench(records=bench.disk, resume=True)
+    again.cuts = bench.cuts
+    again.register("ps", 0, "q")
+    again.register("worker", 0, "v")
+    return again
+
+
+def test_workers_pause_before_the_last_cut_and_no_record_is_trained_again():
+    bench, (first, second) = stopped_while_two_train()
+    assert bench.heartbeat("worker", 0, "a").directive == "pause"
+    assert bench.lease(0, "a").verdict == "wait"
+    report = bench.report(first, 0b0011)
+    assert bench.heartbeat("worker", 0, "a", report, paused=True).directive == "pause"
+    # The other one is still at work.
+    bench.tell(Tick(), after=1.0)
+    assert not bench.all_of(TakeCut)
+    bench.heartbeat("worker", 1, "b", bench.report(second, 0b0111), paused=True)
+    (cut,) = bench.all_of(TakeCut)
+    assert (cut.step, bench.job.phase) == (2 + 3, "stopped")
+    assert "what was trained since" not in bench.told()
+
+    again = resumed(bench)
+    assert (again.job.status().trained, again.job.status().repeated) == (8 * 5, 0)
+    (task,) = again.lease(0, "v", most=1).tasks
+    assert (task.key, task.done_mask) == (first.key, 0b0011)
+
+
+def test_a_worker_that_does_not_pause_is_not_waited_for_for_ever():
+    bench, (first, second) = stopped_while_two_train()
+    bench.holds.add(TakeCut)
+    bench.heartbeat("worker", 0, "a", bench.report(first, 0b0001), paused=True)
+    bench.tell(Tick(), after=19.9)
+    assert not bench.all_of(TakeCut)
+    bench.tell(Tick(), after=0.2)
+    assert [cut.step for cut in bench.all_of(TakeCut)] == [1]
+    # It still works, and a cut that fails is tried again all the same.
+    bench.heartbeat("worker", 1, "b", bench.report(second, 0b0001))
+    bench.tell(CutFailed(1, "no space left"))
+    bench.tell(Tick(), after=31.0)
+    assert [cut.step for cut in bench.all_of(TakeCut)] == [1, 2]
+    bench.heartbeat("worker", 1, "b", bench.report(second, 0b0011))
+    bench.cuts[2] = bench.all_of(TakeCut)[-1].frozen
+    bench.tell(CutTaken(2))
     assert bench.job.phase == "stopped"
+    assert "from checkpoint 2; what was trained since will be repeated" in bench.told()
+    assert resumed(bench).job.status().repeated == 8
+
+
+def test_a_worker_that_ends_instead_of_pausing_is_not_waited_for():
+    bench, (first, _) = stopped_while_two_train()
+    bench.heartbeat("worker", 0, "a", bench.report(first, 0b0001), paused=True)
+    bench.see("worker", 1, "b", "killed")
+    assert [cut.step for cut in bench.all_of(TakeCut)] == [1]
+    assert bench.job.phase == "stopped"
+
+
+def test_a_cut_that_was_under_way_is_followed_by_one_of_what_is_at_rest():
+    bench = Bench(silence_seconds=1e9)
+    bench.begin_training("a")
+    bench.train_all(0, "a", most_tasks=1)
+    (task,) = bench.lease(0, "a", most=1).tasks
+    bench.holds.add(TakeCut)
+    bench.tell(Tick(), after=31.0)
+    bench.tell(StopAsked())
+    bench.tell(CutTaken(1))
+    assert bench.job.phase == "stopping"
+    bench.heartbeat("worker", 0, "a", bench.report(task, 0b0001), paused=True)
+    bench.tell(CutTaken(2))
+    assert bench.job.phase == "stopped"
+    assert [cut.step for cut in bench.all_of(TakeCut)] == [4, 5]
+
+
+def test_a_new_master_waits_again_for_workers_of_a_job_that_stops():
+    bench, (first, second) = stopped_while_two_train()
+    again = Bench(records=bench.disk, silence_seconds=1e9)
+    again.heartbeat("worker", 0, "a", again.report(first, 0b0001), paused=True)
+    again.tell(Tick(), after=19.0)
+    assert again.job.phase == "stopping"
+    again.heartbeat("worker", 1, "b", again.report(second, 0b0001), paused=True)
+    assert (again.job.phase, again.job.status().trained) == ("stopped", 16)
+
+
+def test_a_server_that_is_about_to_leave_shortens_the_wait_for_workers():
+    bench, _ = stopped_while_two_train()
+    bench.heartbeat("worker", 0, "a", paused=True)
+    assert bench.heartbeat("ps", 0, "p", leaves_in=5.0).directive == "go_on"
+    bench.tell(Tick(), after=3.9)
+    assert not bench.all_of(TakeCut)
+    bench.tell(Tick(), after=0.2)
+    assert bench.job.phase == "stopped"
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_whole_job_that_is_stopped_repeats_nothing(sync):
+    world = World(sync=sync)
+    world.live(2)
+    assert world.job.phase == "training"
+    world.tell(StopAsked())
+    # The cut takes a while.
+    world.live(3, slow_disk=True)
+    world.stop_and_go_on()
+    trained = world.job.status().trained
+    while world.job.phase != "training":
+        world.live(1)
+    # The servers hold all that the ledger counted when the job stopped.
+    assert world.job.state.rows_rolled_back == 0
+    assert world.job.status().trained >= trained > 0
+    world.finish()
 
 
 def test_what_was_counted_after_the_last_cut_is_repeated_when_a_failed_job_goes_on():
@@ -64,7 +173,7 @@ def test_what_was_counted_after_the_last_cut_is_repeated_when_a_failed_job_goes_
 
 
 def test_a_stop_whose_cut_keeps_failing_is_a_stop_all_the_same():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("w")
     bench.train_all(most_tasks=2)
     bench.holds.add(TakeCut)
@@ -190,7 +299,7 @@ def test_a_finished_job_that_goes_on_ends_at_once_and_starts_nobody():
 
 
 def test_a_job_without_its_ledger_goes_on_from_its_newest_cut():
-    bench = Bench(worker_silence_seconds=1e9, server_silence_seconds=1e9)
+    bench = Bench(silence_seconds=1e9)
     bench.begin_training("w")
     bench.train_all(most_tasks=6 + 1 + 2)
     bench.tell(Tick(), after=31.0)
@@ -209,6 +318,22 @@ def test_a_job_without_its_ledger_goes_on_from_its_newest_cut():
     again.tell(Tick())
     again.train_all(0, "v")
     assert again.job.phase == "finished"
+
+
+@pytest.mark.parametrize("keeps_ledger", [True, False])
+def test_cuts_of_a_process_that_takes_over_have_higher_numbers_than_all_before(keeps_ledger):
+    bench = Bench(silence_seconds=1e9, first_cut=1_000_001)
+    bench.begin_training("w")
+    bench.train_all(most_tasks=2)
+    bench.tell(Tick(), after=31.0)
+    assert min(bench.cuts) == 1_000_001
+    changes = {"first_cut": 2_000_001}
+    if keeps_ledger:
+        again = Bench(records=bench.disk, resume=True, **changes)
+    else:
+        again = Bench(**changes)
+        again.job = Job.from_cut(again.settings, bench.cuts, bench.job.generation, 0.0)
+    assert again.job.state.head.next_cut == 2_000_001
 
 
 def test_the_number_of_servers_may_change_when_a_job_goes_on():

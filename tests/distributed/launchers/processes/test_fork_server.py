@@ -9,6 +9,7 @@ from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.launching import LauncherContext
 from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
+from ctr_pipeline.distributed.launchers.processes.spawning import spawn
 
 FORK_SERVER = """
 import os, sys, time
@@ -36,17 +37,31 @@ def fork_server(*, preload="loaded.append(os.getpid())", run=WAIT):
 
 
 @pytest.fixture
-def launch(tmp_path):
+def pids():
+    """Of what the launcher started itself, in order: the fork server first."""
+    return []
+
+
+@pytest.fixture
+def launch(tmp_path, pids):
     open_ones = []
 
+    def spawn_and_note(*arguments, **options):
+        pids.append(spawn(*arguments, **options))
+        return pids[-1]
+
     def start(scripts, **options):
-        launcher = ProcessLauncher(LauncherContext(scripts, tmp_path / "logs"), **options)
+        launcher = ProcessLauncher(
+            LauncherContext(scripts, tmp_path / "logs", closing_seconds=0.0),
+            spawn=spawn_and_note,
+            **options,
+        )
         open_ones.append(launcher)
         return launcher
 
     yield start
     for launcher in open_ones:
-        launcher.close(grace_seconds=0)
+        launcher.close()
 
 
 def spawned(launcher, index=0):
@@ -59,20 +74,14 @@ def spawned(launcher, index=0):
     return wait_until(look)
 
 
-def pid_of_fork_server(launcher):
-    return launcher._calls.run(lambda: launcher._processes[("fork-server", 0)].handle.pid)
-
-
 class TestBirth:
-    def test_a_worker_has_what_the_fork_server_imported(self, launch, tmp_path):
+    def test_a_worker_has_what_the_fork_server_imported(self, launch, tmp_path, pids):
         launcher = launch(Scripts(fork_server=fork_server()))
         launcher.start("worker", 4)
         state = spawned(launcher, 4)
         log = tmp_path / "logs" / "worker-4.log"
         wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
-        expected = (
-            f"loaded [{pid_of_fork_server(launcher)}] ['worker', '4', '{state.incarnation}']\n"
-        )
+        expected = f"loaded {pids} ['worker', '4', '{state.incarnation}']\n"
         assert log.read_text() == expected
 
     def test_it_is_the_launcher_s_own_child_in_a_session_of_its_own(self, launch):
@@ -118,29 +127,28 @@ class TestBirth:
 
 
 class TestDeathOfTheForkServer:
-    def test_workers_live_on_and_it_comes_back(self, launch):
+    def test_workers_live_on_and_it_comes_back(self, launch, pids):
         launcher = launch(Scripts(fork_server=fork_server()))
         launcher.start("worker", 0)
         worker = spawned(launcher).pid
-        first = pid_of_fork_server(launcher)
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: pid_of_fork_server(launcher) != first)
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: len(pids) == 2)
         launcher.start("worker", 1)
         assert spawned(launcher, 1).running
         assert is_alive(worker)
 
-    def test_workers_that_wait_for_it_start_on_their_own(self, launch, tmp_path):
+    def test_workers_that_wait_for_it_start_on_their_own(self, launch, tmp_path, pids):
         scripts = Scripts(
             fork_server=fork_server(preload="time.sleep(600)"), worker="print('alone')"
         )
         launcher = launch(scripts)
         launcher.start("worker", 0)
         assert [one.pid for one in launcher.observe()] == [0]
-        os.kill(pid_of_fork_server(launcher), signal.SIGKILL)
+        os.kill(pids[0], signal.SIGKILL)
         log = tmp_path / "logs" / "worker-0.log"
         wait_until(lambda: log.exists() and log.read_text() == "alone\n")
 
-    def test_one_that_cannot_be_forked_says_so_and_is_done_without(self, launch, tmp_path):
+    def test_one_that_cannot_be_forked_says_so_and_is_done_without(self, launch, tmp_path, pids):
         preload = "import threading; threading.Thread(target=time.sleep, args=(600,)).start()"
         launcher = launch(
             Scripts(fork_server=fork_server(preload=preload), worker="print('alone')")
@@ -148,7 +156,7 @@ class TestDeathOfTheForkServer:
         launcher.start("worker", 0)
         log = tmp_path / "logs" / "fork-server.log"
         wait_until(lambda: log.exists() and "2 threads run" in log.read_text())
-        os.kill(pid_of_fork_server(launcher), signal.SIGKILL)
+        os.kill(pids[0], signal.SIGKILL)
         assert "alone" in wait_until(
             lambda: next((x.traceback for x in launcher.observe() if not x.running), "")
         )
@@ -160,18 +168,18 @@ class TestDeathOfTheForkServer:
         (state,) = launcher.observe()
         assert (state.running, state.reason) == (False, "killed")
 
-    def test_a_hung_one_is_replaced(self, launch, tmp_path):
+    def test_a_hung_one_is_replaced(self, launch, tmp_path, pids):
         scripts = Scripts(fork_server=fork_server(), worker="print('alone')")
-        launcher = launch(scripts, fork_seconds=0.2)
+        launcher = launch(scripts, fork_seconds=1.0)
         launcher.start("worker", 0)
         spawned(launcher)
-        first = pid_of_fork_server(launcher)
-        os.kill(first, signal.SIGSTOP)
+        os.kill(pids[0], signal.SIGSTOP)
         launcher.start("worker", 1)
         log = tmp_path / "logs" / "worker-1.log"
         wait_until(lambda: log.exists() and log.read_text() == "alone\n")
-        wait_until(lambda: pid_of_fork_server(launcher) != first)
-        assert not is_alive(first)
+        # The worker that started on its own, and the next fork server.
+        wait_until(lambda: len(pids) == 3)
+        assert not is_alive(pids[0])
 
 
 @pytest.mark.slow

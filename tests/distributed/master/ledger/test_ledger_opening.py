@@ -1,9 +1,9 @@
 from typing import get_args
 
 from ctr_pipeline.config.models import EtcdLedgerConfig, RuntimeConfig
-from ctr_pipeline.distributed.master.ledger.etcd import EtcdPlace
-from ctr_pipeline.distributed.master.ledger.opening import LEDGERS, place_ledger
-from ctr_pipeline.distributed.master.ledger.sqlite import SqlitePlace
+from ctr_pipeline.distributed.master.ledger.etcd import EtcdLocation
+from ctr_pipeline.distributed.master.ledger.opening import LEDGERS, locate_ledger
+from ctr_pipeline.distributed.master.ledger.sqlite import SqliteLocation
 
 
 def kinds_of_the_config():
@@ -16,6 +16,6 @@ def test_every_ledger_that_a_config_can_name_has_a_place():
 
 
 def test_the_place_is_what_the_config_names(tmp_path):
-    assert isinstance(place_ledger(RuntimeConfig(), tmp_path), SqlitePlace)
+    assert isinstance(locate_ledger(RuntimeConfig(), tmp_path), SqliteLocation)
     etcd = RuntimeConfig(ledger=EtcdLedgerConfig(etcd="http://127.0.0.1:1"))
-    assert isinstance(place_ledger(etcd, tmp_path), EtcdPlace)
+    assert isinstance(locate_ledger(etcd, tmp_path), EtcdLocation)

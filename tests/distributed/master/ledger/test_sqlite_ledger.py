@@ -28,6 +28,20 @@ def path(tmp_path):
     return tmp_path / "ledger.sqlite"
 
 
+@pytest.fixture
+def opened(path):
+    """A ledger, and its connection to the database."""
+    connections = []
+
+    def connect(*arguments, **options):
+        connections.append(sqlite3.connect(*arguments, **options))
+        return connections[-1]
+
+    ledger = SqliteLedger(path, OURS, connect=connect)
+    yield ledger, connections[-1]
+    ledger.close()
+
+
 def stored(path):
     """What the file holds, read by another program."""
     database = sqlite3.connect(path)
@@ -58,17 +72,16 @@ def test_records_that_wait_go_in_before_those_that_follow(path):
     ledger.close()
 
 
-def test_records_that_need_not_be_durable_cost_no_write_of_their_own(path):
-    ledger = SqliteLedger(path, OURS)
+def test_records_that_need_not_be_durable_cost_no_write_of_their_own(path, opened):
+    ledger, connection = opened
     seen = []
-    ledger._database.set_trace_callback(seen.append)
+    connection.set_trace_callback(seen.append)
     for number in range(100):
         ledger.commit({"a": {"v": number}}, durable=False)
     assert not seen
     ledger.commit({}, durable=True)
     assert stored(path) == {"a": {"v": 99}}
     assert seen.count("COMMIT") == 1
-    ledger.close()
 
 
 def test_close_writes_what_waits_and_may_be_called_twice(path):
@@ -267,18 +280,17 @@ def test_a_record_that_is_no_json_is_damaged_and_named(path):
     ledger.close()
 
 
-def test_a_full_disk_is_said_and_nothing_is_lost_when_there_is_room_again(path):
-    ledger = SqliteLedger(path, OURS)
+def test_a_full_disk_is_said_and_nothing_is_lost_when_there_is_room_again(path, opened):
+    ledger, connection = opened
     ledger.commit({"a": {"v": 1}}, durable=True)
-    (pages,) = ledger._database.execute("PRAGMA page_count").fetchone()
-    ledger._database.execute(f"PRAGMA max_page_count = {pages}")
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(LedgerUnavailableError, match="disk is full"):
         ledger.commit({"b": {"v": "x" * 100_000}}, durable=True)
     assert stored(path) == {"a": {"v": 1}}
-    ledger._database.execute("PRAGMA max_page_count = 1000000")
+    connection.execute("PRAGMA max_page_count = 1000000")
     ledger.commit({"c": {"v": 3}}, durable=True)
     assert stored(path) == {"a": {"v": 1}, "b": {"v": "x" * 100_000}, "c": {"v": 3}}
-    ledger.close()
 
 
 def test_a_network_disk_is_refused(path, monkeypatch):
@@ -297,8 +309,7 @@ def test_only_the_owner_may_read_it(path):
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_commits_are_synced(path):
-    ledger = SqliteLedger(path, OURS)
+def test_commits_are_synced(opened):
+    _, connection = opened
     full = 2
-    assert ledger._database.execute("PRAGMA synchronous").fetchone() == (full,)
-    ledger.close()
+    assert connection.execute("PRAGMA synchronous").fetchone() == (full,)

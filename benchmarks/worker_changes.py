@@ -1,0 +1,167 @@
+"""Does a model become worse when the number of its workers changes while it trains?
+
+ElasticDL's third experiment: Wide & Deep is trained by asynchronous updates with 4 workers, with 8,
+and with a number that goes back and forth between 4 and 8. All begin from the same initial values
+in a turn, and from others in the next turn.
+
+    python benchmarks/worker_changes.py --data train.txt --turns 5
+"""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from machine import Spread, describe_machine, print_machine, print_table, write_results
+from watched_run import WatchedRun
+
+from ctr_pipeline.apps.sample import write_criteo_sample
+from ctr_pipeline.progress import SilentProgress
+
+FEW, MANY = 4, 8
+SIDES = {"4 workers": (FEW, FEW), "8 workers": (MANY, MANY), "4 ↔ 8": (FEW, MANY)}
+_EPOCHS = 8
+_CHANGES = 4
+_SAMPLE_ROWS = 100_000
+_SECONDS = 900.0
+
+
+def config_of(data: Path, seed: int, least: int, most: int) -> dict[str, Any]:
+    """The config of one run."""
+    return {
+        "name": "worker-changes",
+        "data": {
+            "train": str(data),
+            "format": "tsv",
+            "columns": ["label", "I1..I13", "C1..C26"],
+            "label": "label",
+            "split": {"valid": 0.05, "test": 0.2, "by": "order"},
+        },
+        "features": [
+            {
+                "columns": "I1..I13",
+                "number": ["log", "standardize"],
+                "id": {"bucketize": {"quantiles": 30}},
+            },
+            {"columns": "C1..C26", "id": {"vocabulary": {"min_count": 2}}},
+        ],
+        "model": {"name": "wide_and_deep", "embedding_dim": 8, "hidden_units": [128, 64]},
+        "train": {
+            "epochs": _EPOCHS,
+            "batch_size": 256,
+            "early_stopping": None,
+            # So that the model still becomes better in the last epochs.
+            "optimizer": {"name": "adam", "learning_rate": 3e-4},
+            "seed": seed,
+        },
+        "export": {"parity_rows": 50},
+        "runtime": {
+            "mode": "processes",
+            "parameter_servers": 1,
+            "workers": {"min": least, "max": most},
+        },
+    }
+
+
+def train(folder: Path, config: dict[str, Any], *, changes: bool) -> dict[str, float]:
+    """One run.
+
+    Args:
+        changes: The number of workers changes as often as `_CHANGES`, after equal shares of the
+            records.
+
+    Returns:
+        Its figures.
+    """
+    sizes: list[int] = []
+    with WatchedRun(folder, config) as run:
+        run.start("run")
+        if changes:
+            for change in range(_CHANGES):
+                number = (FEW, MANY)[change % 2]
+                due = change / _CHANGES
+
+                def is_due(due: float = due) -> bool:
+                    records = run.now.records
+                    return records.total > 0 and records.trained >= due * records.total
+
+                run.wait_for(f"{due:.0%} of the records", is_due, _SECONDS)
+                run.call("scale", str(run.output), "--workers", str(number))
+
+                def has_changed(number: int = number) -> bool:
+                    workers = [one for one in run.now.members if one.role == "worker"]
+                    return sum(one.state == "running" for one in workers) == number
+
+                run.wait_for(f"{number} workers", has_changed, _SECONDS)
+                sizes.append(number)
+        if run.wait(_SECONDS):
+            raise SystemExit(f"A run failed: {run.tail(30)}")
+        metrics = run.metrics()
+        records = metrics["runtime"]["records"]
+        if records["dropped"] or records["trained"] != records["total"]:
+            raise SystemExit(f"Records were lost: {records}")
+        return {
+            "test AUC": metrics["test"]["auc"],
+            "test logloss": metrics["test"]["logloss"],
+            "changes": float(len(sizes)),
+        }
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="Criteo's train.txt, or a part of it.")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="Write the results there.")
+    arguments = parser.parse_args()
+    machine = describe_machine()
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        folder, data = Path(made), arguments.data
+        if data is None:
+            data = folder / "rows.txt"
+            write_criteo_sample(data, num_rows=_SAMPLE_ROWS, seed=1, progress=SilentProgress())
+        for turn in range(arguments.turns):
+            for number, (side, (least, most)) in enumerate(SIDES.items()):
+                config = config_of(data.resolve(), turn, least, most)
+                figures = train(folder / f"{turn}-{number}", config, changes=least < most)
+                found[side].append(figures)
+                print(f"{side}: {figures}", flush=True)
+    print_machine(machine)
+    results: dict[str, Any] = {
+        side: {name: Spread.of([one[name] for one in turns]) for name in turns[0]}
+        for side, turns in found.items()
+    }
+    aucs = {side: [one["test AUC"] for one in turns] for side, turns in found.items()}
+    fixed = [statistics.fmean(pair) for pair in zip(*list(aucs.values())[:2], strict=True)]
+    differences = {
+        "4 ↔ 8 less the mean of both": Spread.of(
+            [one - mean for one, mean in zip(aucs["4 ↔ 8"], fixed, strict=True)]
+        ),
+        "8 workers less 4 workers": Spread.of(
+            [one - other for one, other in zip(aucs["8 workers"], aucs["4 workers"], strict=True)]
+        ),
+    }
+    print_table(
+        ["", *results["4 ↔ 8"]],
+        [
+            [side, *(spread.show(4) for spread in figures_of.values())]
+            for side, figures_of in results.items()
+        ],
+    )
+    print_table(
+        ["difference of the test AUC", ""], [[n, s.show(5)] for n, s in differences.items()]
+    )
+    write_results(
+        arguments.json,
+        benchmark="worker_changes",
+        machine=machine,
+        results={**results, **differences},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Tables in database files: DuckDB and SQLite, read only."""
