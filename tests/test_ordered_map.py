@@ -19,7 +19,7 @@ def test_results_come_in_the_order_of_the_items(pool):
 
     def work(item):
         if item == 0:
-            assert second_is_done.wait(10)
+            assert second_is_done.wait(60)
         if item == 1:
             second_is_done.set()
         return item * item
@@ -53,7 +53,7 @@ def test_who_stops_early_cancels_what_has_not_begun():
     def work(item):
         begun.append(item)
         if item:
-            assert release.wait(10)
+            assert release.wait(60)
         return item
 
     with ThreadPoolExecutor(1) as pool:

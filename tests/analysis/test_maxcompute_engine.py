@@ -47,6 +47,8 @@ from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def service(monkeypatch):
@@ -101,7 +103,6 @@ def test_every_statistic_is_the_same_as_on_this_machine(service, collect, tmp_pa
     assert service.left_tables() == []
 
 
-@pytest.mark.slow
 def test_random_rows_give_the_same_statistics(service, collect, tmp_path):
     columns, labels = random_rows()
     rows = pa.table({"label": pa.array(labels, pa.int8()), **columns})
@@ -125,7 +126,6 @@ def test_weighted_rows_give_the_same_statistics(service, collect, tmp_path):
     assert service.left_tables() == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("weights", EDGE_WEIGHTS.values(), ids=EDGE_WEIGHTS)
 def test_weights_of_all_sizes_give_the_same_statistics(service, collect, tmp_path, weights):
     rows = as_table(weights)
@@ -155,7 +155,6 @@ def test_integers_decimals_booleans_and_identifiers_read_as_the_rows_do(service,
     assert_same(there, collect(columns, [1, 0, 1, 0], specs, folder=tmp_path / "here"))
 
 
-@pytest.mark.slow
 def test_requests_that_are_turned_away_are_sent_again(service, tmp_path):
     service.faults += [
         Fault("POST /api/projects/ads/instances", 503, times=2),
@@ -246,7 +245,6 @@ def test_a_column_that_sql_reads_otherwise_is_refused(service, tmp_path):
         collect_there(service, rows, [number("price")], tmp_path)
 
 
-@pytest.mark.slow
 def test_2000_columns_are_counted_in_eight_scans_that_the_service_can_parse():
     names = [f"c{n}" for n in range(2000)]
     schema = pa.schema([("label", pa.int64()), *((name, pa.string()) for name in names)])

@@ -19,6 +19,8 @@ from ctr_pipeline.pipeline.run import train
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
+pytestmark = pytest.mark.slow
+
 SILENT = SilentProgress()
 
 
@@ -48,7 +50,6 @@ def scores(run, data, output):
     return pd.read_parquet(output)["probability"]
 
 
-@pytest.mark.slow
 def test_its_config_makes_the_same_model_elsewhere(project, elsewhere):
     first = project / "runs" / "first"
     again = load_config(first / "config.resolved.yaml", ["output=again"])
@@ -59,7 +60,6 @@ def test_its_config_makes_the_same_model_elsewhere(project, elsewhere):
     assert scores(elsewhere / "again", rows, elsewhere / "again.parquet").equals(expected)
 
 
-@pytest.mark.slow
 def test_its_decisions_are_those_for_other_rows(project, elsewhere):
     overrides = ["output=other", f"data.train={project / 'other.tsv'}"]
     train(load_config(project / "runs" / "first", overrides), progress=SILENT)
@@ -86,7 +86,6 @@ def test_a_moved_run_scores_with_its_own_model(project, elsewhere):
     ).equals(expected)
 
 
-@pytest.mark.slow
 def test_any_number_may_score_at_once_in_a_folder_that_a_run_holds(project, elsewhere):
     folder = shutil.copytree(project / "runs" / "first", elsewhere / "held")
     rows = project / "other.tsv"
@@ -155,7 +154,6 @@ def build_model(inputs, options):
 """
 
 
-@pytest.mark.slow
 def test_a_run_with_a_model_of_ones_own_goes_on_from_elsewhere(tmp_path, monkeypatch):
     """Its model and the run that it began from are named by relative paths."""
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"

@@ -359,7 +359,7 @@ class TestLogs:
                     file.write("one more\n")
                 assert process.stdout.readline() == "one more\n"
                 process.send_signal(signal.SIGINT)
-                assert process.wait(timeout=20) == 130
+                assert process.wait(timeout=60) == 130
             finally:
                 hung.cancel()
                 process.kill()

@@ -102,7 +102,7 @@ def test_heartbeat_ends_with_the_work(stream):
     before = set(threading.enumerate())
     with progress.task("x", total=None):
         (thread,) = set(threading.enumerate()) - before
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert not thread.is_alive()
 
 
@@ -121,7 +121,7 @@ def test_work_goes_on_without_the_thread_of_its_lines_which_the_next_work_has(st
         assert not set(threading.enumerate()) - before
         with progress.task("inner", total=None):
             (thread,) = set(threading.enumerate()) - before
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert not thread.is_alive()
     assert stream.getvalue() == ""
 

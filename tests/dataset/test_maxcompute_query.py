@@ -14,6 +14,8 @@ from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
 
+pytestmark = pytest.mark.slow
+
 TYPES = {"price": ColumnType.NUMBER, "city": ColumnType.TEXT}
 QUERY = """
     WITH cheap AS (SELECT click, price, shop AS city FROM ads.clicks WHERE price < 50)

@@ -18,6 +18,8 @@ from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
 
+pytestmark = pytest.mark.slow
+
 TYPES = {
     "price": ColumnType.NUMBER,
     "amount": ColumnType.NUMBER,

@@ -54,7 +54,7 @@ class Answered:
     @property
     def reply(self):
         """As a thread of the server would make it; waits for it."""
-        assert self._come.wait(20)
+        assert self._come.wait(60)
         return self._finish()
 
     def abandon(self):

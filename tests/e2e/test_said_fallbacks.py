@@ -10,6 +10,8 @@ from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.storage.commit_log import CommitWriter
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained_run(tmp_path_factory):

@@ -31,6 +31,8 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerUnavailableError,
 )
 
+pytestmark = pytest.mark.slow
+
 OURS = LedgerIdentity("job-1", "config-1", "rows-1")
 _NUMBERS = itertools.count()
 
@@ -130,7 +132,6 @@ def test_close_writes_what_waits_frees_the_lock_and_may_be_called_twice(shared_e
 VALUES = st.text() | st.integers() | st.floats(allow_nan=False)
 
 
-@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     commits=st.lists(
@@ -173,7 +174,6 @@ def test_bytes_of_every_kind_survive_as_text(shared_etcd, prefix):
     assert read_etcd_ledger(shared_etcd.url, prefix, "job-1") == (OURS, {"task/ü": value})
 
 
-@pytest.mark.slow
 def test_a_commit_beyond_a_transaction_is_whole(shared_etcd, prefix):
     records = {f"task/{n}": {"mask": n} for n in range(5000)}
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
@@ -187,7 +187,6 @@ def test_a_commit_beyond_a_transaction_is_whole(shared_etcd, prefix):
     again.close()
 
 
-@pytest.mark.slow
 def test_records_beyond_what_etcd_takes_lie_in_pieces(shared_etcd, prefix):
     noise = "".join(random.Random(1).choices(string.printable, k=4_800_000))
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS)
@@ -436,7 +435,6 @@ def test_a_restart_between_two_commits_is_not_even_noticed(etcd):
     ledger.close()
 
 
-@pytest.mark.slow
 def test_restarts_in_the_middle_of_commits_lose_and_reorder_nothing(etcd):
     ledger = EtcdLedger(etcd.url, "/x/", OURS, call_seconds=1.0)
     number = 0
@@ -583,7 +581,6 @@ def test_a_master_cut_off_for_as_long_as_its_lease_holds_nothing_any_more(etcd):
     ledger.close()
 
 
-@pytest.mark.slow
 def test_a_living_master_keeps_its_lock_however_long_it_is_idle(shared_etcd, prefix):
     ledger = EtcdLedger(shared_etcd.url, prefix, OURS, lock_seconds=2)
     time.sleep(5.0)
@@ -676,7 +673,6 @@ def test_the_lock_of_a_killed_process_of_this_machine_is_free_at_once(shared_etc
     second.close()
 
 
-@pytest.mark.slow
 def test_of_two_masters_one_writes_and_the_other_takes_over_in_seconds(shared_etcd, prefix):
     """The first is stopped, not killed: only etcd's lease can tell that it is gone."""
     with Master(shared_etcd.url, prefix, "first") as first:

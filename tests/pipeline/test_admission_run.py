@@ -1,10 +1,13 @@
 """Rows admitted by count: memory for ids that occur, one scoring model for all."""
 
 import numpy as np
+import pytest
 from clicks import settings_of, write_clicks
 
 import ctr_pipeline
 from ctr_pipeline.dataset.encoded import EncodedReader
+
+pytestmark = pytest.mark.slow
 
 LEAST = 4
 

@@ -16,6 +16,8 @@ from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.bucketize import Bucketize
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "configs" / "examples").glob("*.csv"))}
 CODINGS = {
@@ -99,10 +101,7 @@ def tables(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(None, marks=pytest.mark.slow), 0, pytest.param(1, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("name", [*EXAMPLES, "sample", *CODINGS])
 def test_other_headers_give_the_same_plan(tables, name, seed, tmp_path):
     path, label = tables[name]
@@ -123,7 +122,6 @@ def test_ids_are_ids_and_measures_are_numbers(tables, name):
     assert "so they are a measure" in found["price"].reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["counted", "hashes"])
 def test_parquet_files_give_the_plan_of_text_files(tables, name, tmp_path):
     path, _ = tables[name]
@@ -147,7 +145,6 @@ def test_ids_that_are_stored_as_floats_have_intervals_of_their_own(ending, tmp_p
     assert "so they are ids, stored as floats" in found["user"].reason
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -89,6 +89,7 @@ def test_a_file_of_a_query_that_changed_is_told(csv, tmp_path):
         rows.require_counted(counted(100, 50))
 
 
+@pytest.mark.slow
 def test_a_table_that_changed_is_named_with_its_versions(service, tmp_path):
     rows = rows_of(context_of(tmp_path, train="odps://ads/clicks", split={"by": "random"}))
     service.modified["clicks"] += 60
@@ -99,6 +100,7 @@ def test_a_table_that_changed_is_named_with_its_versions(service, tmp_path):
         rows.require_counted(counted(100, 50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "when"),
     [("run_statistics", "while its rows were counted"), ("run_analysis", "after its rows were")],

@@ -30,6 +30,8 @@ from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.transforms.shared.vocabulary_files import load_vocabulary
 from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
+pytestmark = pytest.mark.slow
+
 ID_MASK = (1 << ID_BITS) - 1
 
 
@@ -150,7 +152,6 @@ def test_a_worker_extends_the_vocabularies_as_one_process_does(world, second, tm
     assert kept == warm_start
 
 
-@pytest.mark.slow
 def test_day_1_then_day_2_is_near_both_at_once_and_far_better_than_day_2_alone(world, second):
     loaded, said = second
     days = [world / "day1.csv", world / "day2.csv"]
@@ -187,7 +188,6 @@ def test_steps_of_the_optimizers_go_on_and_the_runs_own_start_anew(world, second
     assert first["earlier_steps"] == 0
 
 
-@pytest.mark.slow
 def test_a_third_day_begins_from_the_second_and_needs_the_first_no_more(world, second, tmp_path):
     for name in ("two", "day2.csv"):
         source = world / name
@@ -220,7 +220,6 @@ def test_a_third_day_begins_from_the_second_and_needs_the_first_no_more(world, s
     assert evaluate(loaded, progress=SilentProgress()) == expected
 
 
-@pytest.mark.slow
 def test_a_run_that_is_resumed_ends_as_one_that_was_not(world, tmp_path):
     shutil.copytree(world / "one", tmp_path / "one")
 
@@ -294,7 +293,6 @@ def test_folders_that_cannot_be_begun_from(world, tmp_path):
     assert "holds no trained model" in refusal(settings, CheckpointError)
 
 
-@pytest.mark.slow
 def test_decided_features_are_those_of_the_first_day(world, tmp_path):
     def settings(day, output, init_from=None):
         found = settings_of(day, tmp_path / output, init_from=init_from, epochs=1)

@@ -8,6 +8,8 @@ import pytest
 import ctr_pipeline
 from ctr_pipeline.dataset.encoded import EncodedReader
 
+pytestmark = pytest.mark.slow
+
 BATCH = 64
 NUM_ROWS = 1600
 
@@ -74,7 +76,6 @@ def test_ids_that_stop_appearing_vanish_and_those_that_go_on_stay(tmp_path):
     assert (tmp_path / "day1/run.log").read_text().count(said) == 2
 
 
-@pytest.mark.slow
 def test_ages_go_on_in_a_run_that_begins_from_another(tmp_path):
     write_rows(tmp_path / "day1.csv", seed=1, names="abcd")
     write_rows(tmp_path / "day2.csv", seed=2, names="d")
@@ -93,7 +94,6 @@ def test_ages_go_on_in_a_run_that_begins_from_another(tmp_path):
         assert (staying > len(own) + 5) == (after > steps)
 
 
-@pytest.mark.slow
 def test_without_it_rows_stay(tmp_path):
     write_rows(tmp_path / "day1.csv", seed=1, names="ab")
     results = [

@@ -14,6 +14,8 @@ from ctr_pipeline.analysis import maxcompute_engine
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def service(monkeypatch):
@@ -71,7 +73,6 @@ def test_the_same_statistics_as_of_files(service, tmp_path):
     assert service.left_tables() == []
 
 
-@pytest.mark.slow
 def test_rows_of_selects_have_the_statistics_of_the_same_rows_in_files(service, tmp_path):
     splits = {"train": rows(1200), "valid": rows(200, 1200), "test": rows(200, 1400)}
     service.add_partitions("clicks", "ds", splits)
@@ -92,7 +93,6 @@ def test_rows_of_selects_have_the_statistics_of_the_same_rows_in_files(service, 
     assert not list((tmp_path / "there").rglob("ingested.json"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bad_rows", ["fail", "skip"])
 def test_weighted_rows_are_weighed_there_as_here(service, tmp_path, bad_rows):
     table = rows(1500)
@@ -126,7 +126,6 @@ def test_weighted_rows_are_weighed_there_as_here(service, tmp_path, bad_rows):
     assert service.left_tables() == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("by", ["hash", "random"])
 def test_a_divided_table_is_counted_and_read_alike(service, tmp_path, by):
     service.add_table("clicks", rows(1500))
@@ -198,7 +197,6 @@ def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, ca
     assert not any("CREATE TABLE" in query for query in service.queries)
 
 
-@pytest.mark.slow
 def test_several_partitions_are_counted_as_one_file_of_their_rows(service, tmp_path):
     parts = {str(n): rows(150, 150 * n) for n in range(6)}
     service.add_partitions("clicks", "ds", parts)
@@ -220,7 +218,6 @@ def test_several_partitions_are_counted_as_one_file_of_their_rows(service, tmp_p
     assert_close(there, here)
 
 
-@pytest.mark.slow
 def test_points_in_time_are_counted_by_the_service(service, tmp_path):
     table = rows(1200)
     seen = [
@@ -292,7 +289,6 @@ def test_check_says_what_the_statistics_read_and_cost(service, tmp_path, capsys,
     assert not any("INSERT" in query for query in service.queries)
 
 
-@pytest.mark.slow
 def test_a_model_is_trained_on_tables_and_scores_one(service, tmp_path):
     splits = {"train": rows(1500), "valid": rows(300, 1500), "test": rows(300, 1800)}
     service.add_partitions("clicks", "ds", splits)

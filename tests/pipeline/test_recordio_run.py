@@ -13,6 +13,8 @@ from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.statistics import load_statistics
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = ["click", "price", "city", "user"]
 FORMS = {
     "lines": ["--compression", "snappy"],

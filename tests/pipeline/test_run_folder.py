@@ -157,7 +157,7 @@ def test_the_next_of_a_series_waits_until_the_one_before_has_ended(run):
             run.locked(series="another job").__enter__()
         assert run.user_process() == os.getpid()
         assert not entered.is_set()
-    heir.join(10)
+    heir.join(60)
     assert entered.is_set()
     name = f"process {os.getpid()} on {socket.gethostname()}"
     assert told == [f"waits until {name} has ended, to go on with its work"]

@@ -17,6 +17,8 @@ from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.statistics import load_statistics
 
+pytestmark = pytest.mark.slow
+
 DAYS = ("2024-03-01", "2024-03-02", "2024-03-03", "2024-03-04")
 NAMES = ["click", "price", "city", "user", "ds"]
 FLAT = "rows.parquet"

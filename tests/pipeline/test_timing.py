@@ -53,6 +53,7 @@ def test_stages_add_up():
     assert times.seconds == {"ingest": 4}
 
 
+@pytest.mark.slow
 def test_the_age_of_a_process():
     program = (
         "import time; time.sleep(0.3)\n"

@@ -8,6 +8,8 @@ from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.training.compiled import CompiledModel
 
+pytestmark = pytest.mark.slow
+
 
 def model_in(precision):
     config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(6,), dropout=0.2)

@@ -105,6 +105,7 @@ def test_a_profile_is_kept_and_read_back(tmp_path):
     assert load_profile(tmp_path / "damaged.json") is None
 
 
+@pytest.mark.slow
 def test_the_stages_of_a_training_add_up_to_its_time(make_rig):
     rig = make_rig()
     started = time.perf_counter()
@@ -124,6 +125,7 @@ def test_the_stages_of_a_training_add_up_to_its_time(make_rig):
     assert all(stage in text for stage in done)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_shows_as_waiting(make_rig, monkeypatch):
     rig = make_rig(epochs=1)
     read_task = rig.readers[0].read_task
@@ -142,6 +144,7 @@ def test_a_slow_reader_shows_as_waiting(make_rig, monkeypatch):
     assert profile.seconds_of(Stage.AWAIT_BATCH) > 0.5
 
 
+@pytest.mark.slow
 def test_a_full_queue_counts_as_no_stage():
     clock = StageClock()
 

@@ -137,6 +137,7 @@ def _wait_for_end(script):
     wait_until(lambda: script.state is not HEALTHY)
 
 
+@pytest.mark.slow
 def test_states_of_a_script():
     running, good, bad = (
         _script("input() if 0 else __import__('time').sleep(60)"),
@@ -159,6 +160,7 @@ def _is_alive(pid):
         return False
 
 
+@pytest.mark.slow
 def test_a_script_that_ignores_sigterm_is_killed_with_its_children(tmp_path):
     script = _script(
         "import signal, subprocess, sys, time\n"
@@ -174,6 +176,7 @@ def test_a_script_that_ignores_sigterm_is_killed_with_its_children(tmp_path):
     wait_until(lambda: not _is_alive(child))
 
 
+@pytest.mark.slow
 def test_a_script_dies_with_its_agent(tmp_path):
     agent = subprocess.Popen(
         [
@@ -250,7 +253,7 @@ class Job:
         for agent in self.agents.values():
             agent.stop()
         for thread in self.threads:
-            thread.join(30.0)
+            thread.join(60.0)
             assert not thread.is_alive()
 
     def expect_world(self, version, *names):
@@ -280,6 +283,7 @@ def start_job(tmp_path):
         yield lambda least, most, **times: Job(tmp_path, stack, (least, most), **times)
 
 
+@pytest.mark.slow
 def test_tf_config(start_job):
     job = start_job(2, 2)
     job.start("a:1")
@@ -288,9 +292,10 @@ def test_tf_config(start_job):
     job.finish("a:1", "b:1")
     assert sum("world 1 of 2:2 formed: 2 nodes" in line for line in job.lines) == 2
     assert sum("succeeded on all nodes" in line for line in job.lines) == 2
-    assert job.server.wait_until_finished(10.0)
+    assert job.server.wait_until_finished(60.0)
 
 
+@pytest.mark.slow
 def test_tf_config_growth(start_job):
     job = start_job(2, 3)
     job.start("a:1")
@@ -302,6 +307,7 @@ def test_tf_config_growth(start_job):
     job.finish("a:1", "b:1", "c:1")
 
 
+@pytest.mark.slow
 def test_tf_config_shrink(start_job):
     # Two would do, and the third one may be late.
     job = start_job(2, 3, gather_seconds=3.0)
@@ -315,6 +321,7 @@ def test_tf_config_shrink(start_job):
     assert any("a member was lost; restarting" in line for line in job.lines)
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_restarts_on_all_nodes(start_job):
     job = start_job(2, 2)
     job.start("a:1", max_restarts=1)
@@ -325,6 +332,7 @@ def test_a_script_that_fails_restarts_on_all_nodes(start_job):
     job.finish("a:1", "b:1")
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_too_often_ends_its_agent_with_its_exit_code(start_job):
     job = start_job(1, 1)
     job.start("a:1", max_restarts=1)
@@ -336,6 +344,7 @@ def test_a_script_that_fails_too_often_ends_its_agent_with_its_exit_code(start_j
     assert job.lines[-1].endswith("no restarts are left; giving up")
 
 
+@pytest.mark.slow
 def test_scripts_go_on_without_a_rendezvous(start_job):
     job = start_job(1, 1)
     job.start("a:1")
@@ -346,6 +355,7 @@ def test_scripts_go_on_without_a_rendezvous(start_job):
     job.finish("a:1")
 
 
+@pytest.mark.slow
 def test_nodes_form_a_world_again_at_a_rendezvous_that_was_restarted(start_job):
     job = start_job(2, 2)
     job.start("a:1")
@@ -357,7 +367,7 @@ def test_nodes_form_a_world_again_at_a_rendezvous_that_was_restarted(start_job):
     with RendezvousServer(job.server.address, job.access, job.times) as again:
         job.expect_world(1, "a:1", "b:1")
         job.finish("a:1", "b:1")
-        assert again.wait_until_finished(10.0)
+        assert again.wait_until_finished(60.0)
 
 
 class FakeAgent:

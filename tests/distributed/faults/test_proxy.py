@@ -167,6 +167,7 @@ def test_half_open_the_other_way(proxy, echo):
         assert receive(connection, 3) == b"abc"
 
 
+@pytest.mark.slow
 def test_slow_is_as_slow_as_it_says(proxy):
     proxy.slow(bytes_per_second=100_000)
     data = b"x" * 50_000

@@ -546,7 +546,7 @@ class TestLauncher:
         assert api.pods == {}
 
     def test_many_pods_are_deleted_side_by_side_and_once_each(self, tmp_path):
-        api, deleted, meeting = LocalPods(tmp_path / "pods"), [], threading.Barrier(2, timeout=20)
+        api, deleted, meeting = LocalPods(tmp_path / "pods"), [], threading.Barrier(2, timeout=60)
         context = LauncherContext(Scripts(worker=SLEEP), tmp_path / "logs")
         delete = api.delete
 

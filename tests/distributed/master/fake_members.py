@@ -588,7 +588,7 @@ class World:
         """What it had not yet written is lost."""
         self.master.executor.die(KilledError())
         self.master.store._waiting.clear()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         assert isinstance(self.outcome, KilledError)
 
@@ -607,7 +607,7 @@ class World:
             "MasterService", load_endpoint(self.run_folder / "job").address, self.access
         )
         try:
-            return client.call("Status", Empty(), JobView, deadline_seconds=5.0)
+            return client.call("Status", Empty(), JobView, deadline_seconds=60.0)
         finally:
             client.close()
 
@@ -616,7 +616,7 @@ class World:
             "MasterService", load_endpoint(self.run_folder / "job").address, self.access
         )
         try:
-            client.call(method, message, Empty, deadline_seconds=5.0)
+            client.call(method, message, Empty, deadline_seconds=60.0)
         finally:
             client.close()
 
@@ -690,5 +690,5 @@ class World:
         self.is_over = True
         if self._thread is not None and self._thread.is_alive():
             self.master.executor.die(KilledError())
-            self._thread.join(30)
+            self._thread.join(60)
         self.launcher.kill_all()

@@ -139,7 +139,7 @@ class ScriptedStore:
 
     def commit(self, records, *, durable):
         self.num_commits += 1
-        self.is_open.wait(20)
+        self.is_open.wait(60)
         if self.failures:
             raise self.failures.pop(0)
         self.records.update(records)
@@ -331,7 +331,7 @@ def test_while_one_transaction_is_written_the_next_ones_gather_into_one(stage):
     assert not answers
     stage.store.is_open.set()
     for asker in askers:
-        asker.join(20)
+        asker.join(60)
     assert answers == [REPLY] * 6
     first, rest = stage.store.durable
     assert first == ({"task/0": {"n": 0}}, True)
@@ -355,7 +355,7 @@ def test_a_master_whose_lock_may_be_anothers_answers_nobody_and_starts_nobody(st
     assert not answers
     assert not stage.launcher.calls
     stage.store.lock_failures.clear()
-    asker.join(20)
+    asker.join(60)
     assert answers == [REPLY]
     stage.wait_for(lambda: stage.launcher.calls)
 
@@ -378,12 +378,12 @@ def test_a_master_that_lost_its_ledger_answers_nobody_ever_again(stage):
         caller.start()
         stage.wait_for(stage.was_asked)
     stage.store.is_open.set()
-    assert stage.executor.wait(20)
+    assert stage.executor.wait(60)
     assert isinstance(stage.executor.death, LedgerLostError)
     assert outcomes == []
     stage.executor.release()
     for caller in callers:
-        caller.join(20)
+        caller.join(60)
     assert [type(outcome) for outcome in outcomes] == [MasterGoneError] * 3
     assert stage.store.durable == []
 
@@ -405,7 +405,7 @@ def test_a_member_is_started_and_stopped_in_order_and_does_not_hold_up_others(st
 
     def start_slowly(role, index):
         if role == "ps":
-            is_held.wait(20)
+            is_held.wait(60)
         start(role, index)
 
     stage.launcher.start = start_slowly
@@ -420,7 +420,7 @@ def test_a_start_that_is_asked_for_again_while_it_waits_is_done_once(stage):
     start, is_held = stage.launcher.start, threading.Event()
 
     def start_slowly(role, index):
-        is_held.wait(20)
+        is_held.wait(60)
         start(role, index)
 
     stage.launcher.start = start_slowly
@@ -513,7 +513,7 @@ def test_a_cut_that_stumbles_has_failed_and_the_lane_goes_on(stage, action, answ
 def test_a_lane_that_finds_the_ledger_lost_ends_this_master(stage):
     stage.cuts.error = LedgerLostError("another master has it")
     stage.perform(DropCuts((4, 3)))
-    assert stage.executor.wait(20)
+    assert stage.executor.wait(60)
     assert isinstance(stage.executor.death, LedgerLostError)
 
 

@@ -173,7 +173,7 @@ def test_status_names_members_and_events(training):
 
 def test_prometheus_reads_the_job(training):
     address = load_endpoint(training.run_folder / "job").metrics_address
-    with urlopen(f"http://{address}/metrics", timeout=10) as reply:
+    with urlopen(f"http://{address}/metrics", timeout=60) as reply:
         text = reply.read().decode()
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(lines['ctrpipe_records_total{outcome="trained"}']) > 0
@@ -195,7 +195,7 @@ def test_strangers_are_refused(training):
     def register(**changes):
         request = RegisterRequest(Member("worker", 9, "x"), 1, "here", "", "", 1, "config")
         return client.call(
-            "Register", replace(request, **changes), RegisterReply, deadline_seconds=5.0
+            "Register", replace(request, **changes), RegisterReply, deadline_seconds=60.0
         ).refused
 
     assert "protocol 9 and the master protocol 1" in register(protocol=9)
@@ -577,7 +577,7 @@ def test_a_master_that_lost_its_ledger_ends_at_once_and_the_next_one_goes_on(sta
         raise LedgerLostError("another master has it")
 
     world.master.store.commit = lost
-    outcome = world.join_master(20)
+    outcome = world.join_master(60)
     assert isinstance(outcome, LedgerLostError)
     # The launcher starts it again: it is no error that only a person can mend.
     assert outcome.exit_code == 75

@@ -58,7 +58,7 @@ class MasterProcess:
 
     def end(self, number):
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def wait_for(self, condition):
         give_up = time.monotonic() + 90

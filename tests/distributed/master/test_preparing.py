@@ -28,7 +28,7 @@ from ctr_pipeline.errors import (
 from ctr_pipeline.storage.protocol import StorageAwayError
 
 UNITS = plan_units("train", [10, 10, 10], 10)
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class Work:

@@ -22,7 +22,7 @@ def test_an_error_is_told_and_what_follows_is_done():
     executor = SerialExecutor("test", on_error=lambda error: (errors.append(error), told.set()))
     executor.put(fail)
     executor.put(lambda: done.append(1))
-    assert told.wait(10)
+    assert told.wait(60)
     executor.close(10.0)
     assert [str(error) for error in errors] == ["no"]
     assert done == [1]

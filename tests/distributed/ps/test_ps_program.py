@@ -76,7 +76,7 @@ class Master:
     def restore(self):
         client = RpcClient("PsService", self.wait_registered().address, self.access)
         request = RestoreRequest(1, 0, (), (), ())
-        reply = client.call("Restore", request, RestoreReply, deadline_seconds=10)
+        reply = client.call("Restore", request, RestoreReply, deadline_seconds=60)
         client.close()
         return reply
 
@@ -128,7 +128,7 @@ def test_it_registers_serves_and_leaves(master, tmp_path):
     assert stats.rss_bytes > 0
     assert master.heartbeats[-1].generation == 1
     address = master.registered[0].metrics_address
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     for line in (
         'ctrpipe_ps_pushes_total{outcome="applied"} 1.0',
@@ -143,16 +143,16 @@ def test_it_registers_serves_and_leaves(master, tmp_path):
     ):
         assert line in text
     master.directive = "leave"
-    thread.join(20)
+    thread.join(60)
     assert codes == [0]
 
 
 def test_whoever_may_call_it_can_end_it(master, tmp_path):
     thread, codes = run_in_thread(tmp_path, 0, master.address, LOOPBACK)
     client = RpcClient("PsService", master.wait_registered().address, master.access)
-    client.call("Shutdown", Empty(), Empty, deadline_seconds=10)
+    client.call("Shutdown", Empty(), Empty, deadline_seconds=60)
     client.close()
-    thread.join(20)
+    thread.join(60)
     assert codes == [0]
 
 
@@ -163,7 +163,7 @@ def test_it_finds_a_master_that_comes_back_elsewhere(master, tmp_path):
     again = Master(tmp_path, master.spec, master.access)
     wait_until(lambda: again.heartbeats)
     again.directive = "leave"
-    thread.join(20)
+    thread.join(60)
     again.server.stop(0)
     assert codes == [0]
 
@@ -217,7 +217,7 @@ def test_a_process_that_is_asked_to_end_stays_until_the_master_lets_it_go(
             process.send_signal(signal.SIGTERM)
         else:
             master.lets_go = True
-        assert process.wait(timeout=20) == 128 + signal.SIGTERM
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.wait()
@@ -239,7 +239,7 @@ def test_a_process_is_small_loads_no_tensorflow_and_ends_cleanly(master, tmp_pat
             before_rows = memory.rss - memory.shared
             assert master.train_a_batch() == "applied"
             process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 128 + signal.SIGTERM

@@ -468,7 +468,7 @@ def test_updates_go_on_while_a_cut_is_written_and_are_not_in_it(
                 return
             if number == 30:
                 # However fast it is, some come later than the cut begins.
-                is_written.wait(20)
+                is_written.wait(60)
 
     thread = threading.Thread(target=train)
     thread.start()
@@ -500,7 +500,7 @@ def test_a_rollback_ends_a_cut_that_is_being_written(make_spec, make_core, make_
         pause = threading.Event()
         pause.wait(0.05)
     restoring = core.checkpoints.restore(RestoreRequest(1, 0, (), (), ()))
-    thread.join(20)
+    thread.join(60)
     assert not restoring.refused
     assert core.serving.generation == 1
     # Written in time or given up, never a mixture.
@@ -537,7 +537,7 @@ def stall_disk(monkeypatch, *, timeout_seconds):
 
     def stall(self):
         stalls.set()
-        assert disk_goes_on.wait(20)
+        assert disk_goes_on.wait(60)
         write(self)
 
     monkeypatch.setattr(RowLogWriter, "flush", stall)
@@ -564,7 +564,7 @@ def test_an_update_does_not_wait_for_a_stalled_disk(
         assert caller.values(keys)[0] == [1.0] * len(keys)
     finally:
         disk_goes_on.set()
-        thread.join(20)
+        thread.join(60)
     # The cut fails; tried again, it holds what was pushed.
     assert "the disk has stalled" in replies[0].refused
     monkeypatch.undo()
@@ -603,13 +603,13 @@ def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
             threading.Thread(target=lambda: pushed.append(caller.push(keys[-5:], batch(1))))
         )
         threads[1].start()
-        assert waits.wait(20)
+        assert waits.wait(60)
         assert caller.values(keys)[0] == [1.0] * 5 + [0.0] * (len(keys) - 5)
         assert not pushed
     finally:
         disk_goes_on.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
     assert pushed[0].status is Status.DONE
     # The cut is of the instant before both.
     assert not cuts[0].refused

@@ -192,7 +192,7 @@ def test_heartbeats_and_metrics_wait_for_nobody_who_works_on_rows(core, master):
     # A disk may stall an update for long, the lock held.
     with core.serving.lock, core.state.store.rows.lock:
         beating.start()
-        beating.join(20)
+        beating.join(60)
         assert not beating.is_alive()
         assert master.methods_called == ["Register", "Heartbeat", "Heartbeat"]
         assert core.updates.num_waiting == 1

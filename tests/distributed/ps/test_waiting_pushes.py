@@ -54,7 +54,7 @@ def test_a_cut_is_not_queued_behind_waiting_pushes(core, client, tmp_path):
     (tmp_path / "checkpoints").mkdir(exist_ok=True)
     calls = [start_push(client, core, worker) for worker in range(NUM_WORKERS - 1)]
     request = SnapshotRequest(0, 1, 0, full=True)
-    reply = client.call("Snapshot", request, SnapshotReply, deadline_seconds=30)
+    reply = client.call("Snapshot", request, SnapshotReply, deadline_seconds=60)
     assert (reply.refused, core.serving.version) == ("", 0)
     calls.append(start_push(client, core, NUM_WORKERS - 1))
     assert statuses(calls) == [Status.DONE] * NUM_WORKERS

@@ -51,7 +51,7 @@ class Nodes:
             self.threads.submit(one.get_cluster_spec, nodes, reset=True, timeout_seconds=30.0)
             for one in self.members
         ]
-        worlds = sorted((call.result(30) for call in calls), key=lambda world: world.rank)
+        worlds = sorted((call.result(60) for call in calls), key=lambda world: world.rank)
         assert [world.rank for world in worlds] == list(range(number))
         return worlds
 
@@ -63,7 +63,7 @@ class Nodes:
         return ElasticRecords(*arguments, **{"batch_size": 2, "shuffle": False, **options})
 
     def together(self, call, *many):
-        return [one.result(30) for one in [self.threads.submit(call, each) for each in many]]
+        return [one.result(60) for one in [self.threads.submit(call, each) for each in many]]
 
 
 @pytest.fixture

@@ -50,23 +50,23 @@ class Caller:
         self.enter(1)
 
     def call(self, method, message, reply):
-        return self.client.call(method, message, reply, deadline_seconds=20)
+        return self.client.call(method, message, reply, deadline_seconds=60)
 
     def enter(self, world, made=BEGUN, lineage="a"):
         self.call("Enter", EnterWorld(lineage, world, 1, made), Empty)
 
     def pull(self, keys, *, world=1, step=0, create=True):
         request = RowPull(world, step, create, keys).encode()
-        return RowValues.decode(self.client.call_bytes("Pull", request, deadline_seconds=20)).values
+        return RowValues.decode(self.client.call_bytes("Pull", request, deadline_seconds=60)).values
 
     def share(self, keys, sums, *, world=1, step=1):
         occurrences = np.ones(len(keys), np.int32)
         request = RowShare(world, step, step, 0, 1.0, 1, keys, occurrences, sums).encode()
-        self.client.call_bytes("Share", request, deadline_seconds=20)
+        self.client.call_bytes("Share", request, deadline_seconds=60)
 
     def save(self, *, world=1, step=0, first=0, most=100, with_records=True):
         request = encode(ReadSavedRows(world, step, first, most, with_records))
-        return SavedRows.decode(self.client.call_bytes("ReadSaved", request, deadline_seconds=20))
+        return SavedRows.decode(self.client.call_bytes("ReadSaved", request, deadline_seconds=60))
 
 
 @pytest.fixture

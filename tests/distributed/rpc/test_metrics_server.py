@@ -18,11 +18,11 @@ class Height(Collector):
 def test_metrics_are_served_until_the_block_ends():
     with (
         serve_metrics(Height(), "127.0.0.1") as address,
-        urlopen(f"http://{address}/metrics", timeout=10) as reply,
+        urlopen(f"http://{address}/metrics", timeout=60) as reply,
     ):
         assert "height 2.5" in reply.read().decode().splitlines()
     with pytest.raises(URLError):
-        urlopen(f"http://{address}/metrics", timeout=10)
+        urlopen(f"http://{address}/metrics", timeout=60)
 
 
 def test_a_host_of_another_machine_is_named():

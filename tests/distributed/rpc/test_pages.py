@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 
 def ask(address, path="/", method="GET", **headers):
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -117,7 +117,7 @@ def test_what_a_person_can_mend_is_said(access):
 def test_silent_callers_do_not_keep_others_out(access):
     with serve_pages(PAGES, TokenGate(access), host=HOST) as address:
         host, _, port = address.rpartition(":")
-        silent = [socket.create_connection((host, int(port)), timeout=10) for _ in range(8)]
+        silent = [socket.create_connection((host, int(port)), timeout=60) for _ in range(8)]
         assert ask(address, Authorization=f"Bearer {access.token}")[0] == 200
         for one in silent:
             one.close()
@@ -128,7 +128,7 @@ def test_too_many_callers_are_turned_away(access):
 
     def wait():
         entered.release()
-        leave.wait(30)
+        leave.wait(60)
         return Reply(b"")
 
     with serve_pages({"/": wait}, TokenGate(access), host=HOST) as address:
@@ -137,7 +137,7 @@ def test_too_many_callers_are_turned_away(access):
         for one in callers:
             one.start()
         for _ in callers:
-            assert entered.acquire(timeout=30)
+            assert entered.acquire(timeout=60)
         with pytest.raises((http.client.HTTPException, OSError)):
             ask(address, **headers)
         leave.set()
@@ -218,7 +218,7 @@ def test_the_address_opened_again_in_its_own_browser_leads_to_the_page():
 
 def connect_to(address):
     host, _, port = address.rpartition(":")
-    return lambda: socket.create_connection((host, int(port)), timeout=10)
+    return lambda: socket.create_connection((host, int(port)), timeout=60)
 
 
 def test_pages_are_fetched_with_the_token(address, access):

@@ -117,7 +117,7 @@ def test_workers_whose_batches_one_server_has_do_not_wait_for_each_other(world):
     second.pull(0)
     pushes = [in_thread(worker.push) for worker in (first, second)]
     for thread, _ in pushes:
-        thread.join(30)
+        thread.join(60)
     assert [answers for _, answers in pushes] == [["applied"], ["applied"]]
     assert time.monotonic() - started < ROUND_TIMEOUT_SECONDS / 2
     assert [core.updates.counts.applied for core in cores] == [2, 2]

@@ -15,7 +15,7 @@ def test_figures_are_read_when_they_are_asked_for():
 
     with serve_metrics(WorkerMetrics(figures), "127.0.0.1") as address:
         before = len(asked)
-        with urlopen(f"http://{address}/metrics", timeout=10) as reply:
+        with urlopen(f"http://{address}/metrics", timeout=60) as reply:
             text = reply.read().decode()
     assert len(asked) == before + 1
     lines = dict(line.split(" ") for line in text.splitlines() if not line.startswith("#"))
