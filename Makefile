@@ -31,18 +31,20 @@ $(STAMP): pyproject.toml requirements/tools.txt requirements/dev.txt
 .PHONY: setup
 setup: $(STAMP) ## Make the virtual environment
 
-.PHONY: demo
-demo: $(STAMP) ## Sample rows to a served model; DATA=path/to/train.txt for real Criteo rows
-ifeq ($(DATA),data/sample/train.txt)
+.PHONY: sample
+sample: $(STAMP)
+ifneq ($(filter data/sample/%,$(DATA)),)
 	@test -f $(DATA) && test "$$(wc -l < $(DATA))" = "$(ROWS)" || \
 		$(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA) --overwrite
 endif
+
+.PHONY: demo
+demo: sample ## Sample rows to a served model; DATA=path/to/train.txt for real Criteo rows
 	$(BIN)/ctrpipe run configs/criteo_deepfm.yaml --overwrite --set data.train=$(DATA) --set output=$(DEMO)
 	@echo "Next: source $(BIN)/activate, then ctrpipe init YOUR_ROWS.csv"
 
 .PHONY: demo-elastic
-demo-elastic: $(STAMP) ## Train on two PS and two workers, kill one of each, lose nothing
-	@test -f $(DATA) || $(BIN)/ctrpipe sample criteo --rows $(ROWS) --seed $(SEED) --output $(DATA)
+demo-elastic: sample ## Train on two PS and two workers, kill one of each, lose nothing
 	$(BIN)/python benchmarks/elastic_demo.py configs/criteo_elastic.yaml --data $(DATA) --output $(DEMO)-elastic
 
 .PHONY: demo-kubernetes
@@ -74,30 +76,39 @@ fmt: $(STAMP) ## Format the code
 
 .PHONY: test
 test: $(STAMP) ## All tests but the slow ones
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --maxfail=10 --durations=30
+
+# Something from outside, whose tests are skipped and say so where it is not to be had.
+define three_tries
+for try in 1 2 3; do \
+	$(2) && break; \
+	if test $$try = 3; then echo "$(1) cannot be had here: tests that need it are skipped"; \
+	else echo "$(1): try $$try of 3 failed"; sleep 10; fi; \
+done
+endef
 
 .PHONY: etcd
 etcd: $(STAMP) ## Get an etcd for the tests that need one; nothing is installed
-	$(BIN)/python tests/etcd/etcd_server.py
+	@$(call three_tries,etcd,$(BIN)/python tests/etcd/etcd_server.py)
 
 .PHONY: spark
 spark: $(STAMP) ## Get PySpark for the tests that need one, if there is Java
 	@if command -v java >/dev/null || [ -n "$$JAVA_HOME" ]; then \
-		$(BIN)/python $(PIP_INSTALL) requirements/spark.txt --no-build-isolation; \
+		$(call three_tries,PySpark,$(BIN)/python $(PIP_INSTALL) requirements/spark.txt --no-build-isolation); \
 	else echo "There is no Java: tests that run Spark are skipped"; fi
 
 .PHONY: stores
 stores: $(STAMP) ## Install S3 servers for the tests that need one, in an environment of their own
 	@$(PYTHON) -m venv $(VENV)/stores
-	@$(VENV)/stores/bin/python $(PIP_INSTALL) requirements/stores.txt
+	@$(call three_tries,S3 servers,$(VENV)/stores/bin/python $(PIP_INSTALL) requirements/stores.txt)
 
 .PHONY: e2e
-e2e: $(STAMP) ## The slow tests, many with real processes that are killed and resumed
-	XLA_FLAGS= $(BIN)/python -m pytest -m 'slow and not cluster and not nightly' -n 2 --dist loadfile
+e2e: etcd spark stores ## The slow tests, many with real processes that are killed and resumed
+	XLA_FLAGS= $(BIN)/python -m tools.slow_tests -m 'slow and not cluster and not nightly' -n 2 --dist loadfile
 
 .PHONY: nightly
-nightly: $(STAMP) ## Slow tests of what others cover in part
-	XLA_FLAGS= $(BIN)/python -m pytest -m 'nightly and not cluster' -n 2 --dist loadfile
+nightly: etcd stores ## Slow tests of what others cover in part
+	XLA_FLAGS= $(BIN)/python -m tools.slow_tests -m 'nightly and not cluster' -n 2 --dist loadfile
 
 .PHONY: cluster
 cluster: $(STAMP) ## Build the Kubernetes of the cluster tests: minutes once, then kept; nothing is installed
@@ -116,12 +127,12 @@ cluster-down: $(STAMP) ## Stop it, also after a crash
 
 .PHONY: cluster-test
 cluster-test: $(STAMP) ## The tests with a real Kubernetes; skipped where there are no rights or no binaries
-	$(BIN)/python -m pytest -m 'cluster and not nightly' tests/cluster
+	$(BIN)/python -m tools.slow_tests -m 'cluster and not nightly' tests/cluster
 
 .PHONY: cluster-nightly
-cluster-nightly: $(STAMP) ## The tests with a real Kubernetes that wait long for something
+cluster-nightly: etcd stores ## The tests with a real Kubernetes that wait long for something
 	$(BIN)/python tests/cluster/cluster_binaries.py kueue
-	$(BIN)/python -m pytest -m 'cluster and nightly' tests/cluster
+	$(BIN)/python -m tools.slow_tests -m 'cluster and nightly' tests/cluster
 
 .PHONY: bench
 bench: $(STAMP) ## The benchmarks that need no other packages in quick form, to see that they work

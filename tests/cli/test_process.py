@@ -17,7 +17,10 @@ class Tearing:
 
 tearing = Tearing()
 
+is_said = threading.Event()
+
 def thread():
+    is_said.wait()
     time.sleep(0.2)
     print("thread")
 
@@ -25,6 +28,7 @@ def main():
     atexit.register(print, "at exit")
     threading.Thread(target=thread).start()
     print("command")
+    is_said.set()
     {ending}
 
 # Not patched: the real one would load what a process loads only after it has begun.

@@ -28,7 +28,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONFIG = Path(__file__).parents[2] / "configs/criteo_elastic.yaml"
 ROWS, EPOCHS, LONG = 40_000, 20, 60

@@ -12,7 +12,7 @@ import pytest
 from kubernetes_cluster import Cluster, ClusterError, remove_abandoned, restricted_pod
 from namespaces import Machine
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.slow]
 
 _SERVER = """
 import http.server, sys

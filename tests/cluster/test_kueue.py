@@ -17,6 +17,7 @@ from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.progress import SilentProgress
 
 pytestmark = [
+    pytest.mark.faults,
     pytest.mark.cluster,
     pytest.mark.nightly,
     pytest.mark.slow,

@@ -1,7 +1,6 @@
 """Real runs survive real faults; `benchmarks/chaos.py` has all of them, and larger runs."""
 
 import dataclasses
-import os
 
 import pytest
 from chaos import ALL_FAULTS, QUICK, plan_runs, run_case, sample
@@ -11,7 +10,7 @@ from store_servers import BUCKET, find_program, serve, variables_of
 
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CORE = [fault for fault in ALL_FAULTS if fault.is_core]
 # These runs are too short for their models to have settled, and a machine that runs tests may be
@@ -56,7 +55,7 @@ def stored_at(faults, tmp_path_factory, monkeypatch):
     if faults is not STORED:
         yield None
         return
-    if find_program("weed") is None and not os.environ.get("CI"):
+    if find_program("weed") is None:
         pytest.skip("no S3 server here: 'make stores' installs one")
     with serve("seaweedfs", tmp_path_factory.mktemp("store")) as address:
         for name, value in variables_of(address).items():
@@ -68,7 +67,7 @@ def stored_at(faults, tmp_path_factory, monkeypatch):
 def test_a_run_survives(faults, rows, undisturbed, tmp_path, stored_at):
     lenient = [dataclasses.replace(one, most_stall_seconds=MOST_STALL_SECONDS) for one in faults]
     needs_etcd = any(one.surroundings is real_etcd for one in faults)
-    if needs_etcd and find_etcd() is None and not os.environ.get("CI"):
+    if needs_etcd and find_etcd() is None:
         pytest.skip("no etcd here: 'make etcd' obtains one")
     size = size_for(len(faults))
     outcomes = run_case(

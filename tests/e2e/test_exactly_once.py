@@ -28,7 +28,7 @@ from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.table import ID_BITS
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NUM_FIELDS = 4
 NUM_IDS = 20_000

@@ -19,7 +19,7 @@ from ctr_pipeline.pipeline.job.replica_progress import load_progress
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 LAUNCHERS = Path(__file__).parents[1] / "distributed" / "launchers"
 CONFIG = """

@@ -23,7 +23,7 @@ from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.job.control import Job, read_status
 from ctr_pipeline.progress import SilentProgress
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NUM_ROWS = 6_000
 EPOCHS = 2

@@ -25,7 +25,7 @@ from ctr_pipeline.pipeline.job.control import Job, ask_master
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 NUM_ROWS = 20_000
 # 250 steps and four tasks an epoch.

@@ -13,7 +13,7 @@ import pytest
 
 from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CTRPIPE = [sys.executable, "-m", "ctr_pipeline"]
 NUM_RECORDS, EPOCHS = 600, 2

@@ -20,7 +20,7 @@ from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 NUM_ROWS = 20_000
 NUM_TRAINING_ROWS = 16_000

@@ -16,7 +16,7 @@ from ctr_pipeline.distributed.master.ledger.store import LedgerLostError
 from ctr_pipeline.distributed.master.program import Master
 from ctr_pipeline.distributed.master.reading import read_status
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.checkpoint import Checkpoints
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
 NUM_ROWS = 20_000
 DEADLINE_SECONDS = 240

@@ -30,7 +30,7 @@ from ctr_pipeline.pipeline.job.preparing import PhaseWorkers
 from ctr_pipeline.pipeline.run import prepare_rows
 from ctr_pipeline.progress import SilentProgress
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NUM_ROWS = 12_000
 PART_ROWS = 500

@@ -84,7 +84,7 @@ def test_what_happens_is_kept_while_the_work_goes_on(address, tmp_path):
     run = run_at(address)
     with run.locked():
         run.path.joinpath("history.csv").write_text("1")
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while "history.csv" not in names_in(address):
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -141,7 +141,7 @@ def test_a_process_that_is_replaced_ends_with_an_error_that_names_the_other(addr
     def work():
         with run.locked(), interruption.handle_signals():
             threading.Thread(target=take_over, args=(address, tmp_path / "two")).start()
-            time.sleep(30)
+            time.sleep(60)
 
     with pytest.raises(FencedError, match=r"'other' \(process 7 on b, since now\) has taken over"):
         work()

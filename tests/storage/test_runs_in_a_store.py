@@ -19,7 +19,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 PATIENCE_SECONDS = 300.0
 EPOCHS = 8

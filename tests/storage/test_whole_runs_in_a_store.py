@@ -22,7 +22,7 @@ from ctr_pipeline.pipeline.stored_run import StoredRun
 from ctr_pipeline.storage.commit_log import FencedError
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 PATIENCE_SECONDS = 400.0
 EPOCHS = 6

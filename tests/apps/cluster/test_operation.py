@@ -299,6 +299,7 @@ class TestJob:
         with pytest.raises(CtrPipelineError, match="There are driver, worker-0;"):
             found.read_log("master", num_lines=5, follow=False)
 
+    @pytest.mark.slow
     def test_logs_are_followed_to_the_end_of_the_job_with_members_that_join(self):
         api = ScriptedApi(job(), [pod("driver")])
         lines = SubmittedJob(api, "clicks").read_all_logs(num_lines=5, follow=True)

@@ -210,6 +210,7 @@ def test_a_second_master_is_refused_by_the_ledger(training):
         Master(training.run_folder, "127.0.0.1:0", training.launcher, ledger_seconds=0.2)
 
 
+@pytest.mark.slow
 def test_a_killed_workers_tasks_are_done_by_others(start):
     world = start()
     world.batch_seconds = SLOW_BATCH_SECONDS
@@ -524,6 +525,7 @@ def test_workers_come_and_go_while_it_trains(start):
     assert_nothing_lost(world, finish(world))
 
 
+@pytest.mark.slow
 def test_members_that_crash_at_once_fail_the_job_with_their_traceback(start, tmp_path):
     prepare_job(tmp_path / "run")
     world = start()
@@ -535,6 +537,7 @@ def test_members_that_crash_at_once_fail_the_job_with_their_traceback(start, tmp
     assert "ImportError: no module named layers" in view.traceback
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_each_time_fails_the_job(start):
     world = start()
     world.poisoned = (0, 2)
@@ -556,6 +559,7 @@ def test_a_task_that_fails_each_time_is_dropped_by_name_where_that_is_allowed(st
     assert name.startswith("task 2 of epoch 1")
 
 
+@pytest.mark.slow
 def test_validation_rows_of_one_class_fail_the_job_with_the_reason(start, monkeypatch):
     world = start()
     monkeypatch.setattr(

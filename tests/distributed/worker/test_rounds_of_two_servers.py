@@ -103,6 +103,7 @@ def deliver(cores, worker, server):
     assert Answered(reply).reply.status is Status.DONE
 
 
+@pytest.mark.slow
 def test_workers_whose_batches_one_server_has_do_not_wait_for_each_other(world):
     cores, workers = world
     first, second = workers.values()
