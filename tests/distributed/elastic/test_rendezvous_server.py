@@ -130,6 +130,7 @@ def test_synchronize(served):
     assert call.result(60) == ("12", "13")
 
 
+@pytest.mark.slow
 def test_synchronize_fail(served):
     first, _ = served.form("a:1", "b:1")
     with pytest.raises(CallRefused, match="b:1 did not come") as caught:
@@ -137,6 +138,7 @@ def test_synchronize_fail(served):
     assert caught.value.code == "timeout"
 
 
+@pytest.mark.slow
 def test_barrier(served):
     first, second = served.form("a:1", "b:1")
     call = served.threads.submit(first.barrier, "epoch", 30.0)
@@ -146,6 +148,7 @@ def test_barrier(served):
     call.result(60)
 
 
+@pytest.mark.slow
 def test_barrier_fail(served):
     first, _ = served.form("a:1", "b:1")
     with pytest.raises(CallRefused, match="b:1 did not come") as caught:

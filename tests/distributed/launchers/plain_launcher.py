@@ -81,6 +81,8 @@ class PlainLauncher:
             start = MemberStart(role, index, secrets.token_hex(8))
             path = self._context.logs_folder / f"{role}-{index}.log"
             with path.open("ab") as log:
+                # Before it starts: what it writes moves this position too.
+                begin = log.tell()
                 try:
                     process = subprocess.Popen(
                         [sys.executable, *self._context.commands.member(start)],
@@ -94,7 +96,6 @@ class PlainLauncher:
                     raise LauncherBusyError(str(error)) from error
                 except OSError as error:
                     raise CannotLaunchError(str(error)) from error
-                begin = log.tell()
             self._members[role, index] = Started(
                 start, process, path, begin, restarts, time.monotonic()
             )
