@@ -130,7 +130,7 @@ cluster-test: $(STAMP) ## The tests with a real Kubernetes; skipped where there 
 	$(BIN)/python -m tools.slow_tests -m 'cluster and not nightly' tests/cluster
 
 .PHONY: cluster-nightly
-cluster-nightly: etcd stores ## The tests with a real Kubernetes that wait long for something
+cluster-nightly: $(STAMP) ## The tests with a real Kubernetes that wait long for something
 	$(BIN)/python tests/cluster/cluster_binaries.py kueue
 	$(BIN)/python -m tools.slow_tests -m 'cluster and nightly' tests/cluster
 
