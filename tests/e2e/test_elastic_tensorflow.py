@@ -2,20 +2,14 @@
 
 import json
 import signal
-import subprocess
-import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
+from elastic_nodes import Cluster
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "elastic_training.py"
-CTRPIPE = [sys.executable, "-m", "ctr_pipeline"]
-
 
 SCRIPT = """
 import json, os, pathlib, sys
@@ -97,60 +91,18 @@ while True:
 """
 
 
-class Cluster:
-    """The rendezvous and nodes of one run, as processes."""
-
-    def __init__(self, folder, stack):
-        self._folder = folder
-        self._stack = stack
-        (self._place,) = free_addresses("127.0.0.1", 1)
-        options = ("--bind", self._place, "--access", str(folder / "access"), "--lease", "4")
-        self.rendezvous = self._start("rendezvous", "elastic-rendezvous", *options)
-        self.wait(lambda: "Serving" in self.log("rendezvous"))
-
-    def _start(self, name, *arguments):
-        with open(self._folder / f"{name}.log", "wb") as log:  # noqa: PTH123
-            process = subprocess.Popen([*CTRPIPE, *arguments], stdout=log, stderr=log)
-        self._stack.callback(self._end, process)
-        return process
-
-    @staticmethod
-    def _end(process):
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def log(self, name):
-        return (self._folder / f"{name}.log").read_text(errors="replace")
-
-    def start_node(self, name, nodes, *script):
-        return self._start(
-            *(name, "elastic-run", "--nodes", nodes, "--rendezvous", self._place),
-            *("--access", str(self._folder / "access"), "--monitor-interval", "0.2"),
-            *("--max-restarts", "0", "--grace", "3"),
-            *("--", sys.executable, *script),
-        )
-
-    def wait(self, condition, seconds=280.0):
-        end = time.monotonic() + seconds
-        while not condition():
-            logs = {path.name: path.read_text()[-3000:] for path in self._folder.glob("*.log")}
-            assert time.monotonic() < end, logs
-            assert not any("giving up" in log for log in logs.values()), logs
-            time.sleep(0.2)
+class TrainingCluster(Cluster):
+    """Nodes that run `SCRIPT`."""
 
     def expect_world(self, size):
         """The facts of a world of that many nodes once all have trained in it."""
 
         def versions():
-            paths = [path.name.split(".") for path in self._folder.glob("[0-9]*.[0-9]")]
+            paths = [path.name.split(".") for path in self.folder.glob("[0-9]*.[0-9]")]
             return [int(v) for v, rank in paths if rank == "0"]
 
         def facts_of(version):
-            paths = sorted(self._folder.glob(f"{version}.[0-9]"))
+            paths = sorted(self.folder.glob(f"{version}.[0-9]"))
             return [json.loads(path.read_text()) for path in paths]
 
         def newest():
@@ -167,21 +119,15 @@ class Cluster:
         assert facts[0]["added"] == 3 * size
         return facts[0]
 
-    def finish(self, *nodes):
-        (self._folder / "done").write_text("")
-        for node in nodes:
-            assert node.wait(240) == 0
-        assert self.rendezvous.wait(60) == 0
-
 
 @pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
 def test_a_keras_model_and_a_collective_variable_over_growth_and_shrink(tmp_path):
     with ExitStack() as stack:
-        cluster = Cluster(tmp_path, stack)
+        cluster = TrainingCluster(tmp_path, stack)
         (tmp_path / "script.py").write_text(SCRIPT)
-        script = ("2:3", str(tmp_path / "script.py"), str(tmp_path))
+        script = ("2:3", "3", tmp_path / "script.py", tmp_path)
         nodes = [cluster.start_node(f"node-{n}", *script) for n in range(2)]
         first = cluster.expect_world(2)
         assert first["first"] == first["before"] == 0
@@ -194,7 +140,8 @@ def test_a_keras_model_and_a_collective_variable_over_growth_and_shrink(tmp_path
         last = cluster.expect_world(2)
         assert last["before"] - second["before"] == 3 * (last["first"] - second["first"])
         assert "a member was lost" in cluster.log("node-0") + cluster.log("node-1")
-        cluster.finish(*nodes)
+        (tmp_path / "done").touch()
+        cluster.expect_end(nodes)
 
 
 @pytest.mark.slow
@@ -211,15 +158,13 @@ def test_the_example_that_loses_a_node_ends_with_the_weights_of_one_that_does_no
         folder.mkdir()
         with ExitStack() as stack:
             cluster = Cluster(folder, stack)
-            script = (str(EXAMPLE), str(tmp_path / "rows.csv"), str(folder))
-            nodes = [cluster.start_node(f"node-{n}", "1:2", *script) for n in range(2)]
+            script = ("1:2", "3", EXAMPLE, tmp_path / "rows.csv", folder)
+            nodes = [cluster.start_node(f"node-{n}", *script) for n in range(2)]
             if kills:
                 cluster.wait(lambda: "record 2," in cluster.log("node-0"))
                 nodes.pop().send_signal(signal.SIGKILL)
                 cluster.wait(lambda: "formed: 1 node" in cluster.log("node-0"))
-            for node in nodes:
-                assert node.wait(280) == 0, cluster.log("node-0")
-            assert cluster.rendezvous.wait(60) == 0
+            cluster.expect_end(nodes)
         with np.load(folder / "checkpoint.npz") as arrays:
             return dict(arrays)
 

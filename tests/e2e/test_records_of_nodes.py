@@ -2,20 +2,15 @@
 
 import json
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
-
-from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
+from elastic_nodes import Cluster
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 
-CTRPIPE = [sys.executable, "-m", "ctr_pipeline"]
 NUM_RECORDS, EPOCHS = 600, 2
 
 # What the members bring to `synchronize` stands for a collective sum of TensorFlow.
@@ -65,50 +60,8 @@ if keeps and world.rank == 0:
 """
 
 
-class Cluster:
-    """A rendezvous with a ledger, and nodes that run the script, as processes."""
-
-    def __init__(self, folder, stack, mode):
-        self.folder = folder
-        self._mode = mode
-        self._stack = stack
-        (self._place,) = free_addresses("127.0.0.1", 1)
-        (folder / "script.py").write_text(SCRIPT.format(num_records=NUM_RECORDS, epochs=EPOCHS))
-        self.serve()
-
-    def serve(self):
-        self.rendezvous = self._start(
-            *("rendezvous", "elastic-rendezvous", "--bind", self._place, "--lease", "4"),
-            *("--access", str(self.folder / "access")),
-            *("--ledger", str(self.folder / "ledger.sqlite")),
-        )
-        self.wait(lambda: "Serving" in self.log("rendezvous"))
-
-    def start_node(self, name):
-        return self._start(
-            *(name, "elastic-run", "--nodes", "1:3", "--rendezvous", self._place),
-            *("--access", str(self.folder / "access"), "--monitor-interval", "0.1"),
-            *("--max-restarts", "0", "--grace", "1"),
-            *("--", sys.executable, str(self.folder / "script.py"), str(self.folder), self._mode),
-        )
-
-    def _start(self, name, *arguments):
-        with (self.folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen([*CTRPIPE, *arguments], stdout=log, stderr=log)
-        self._stack.callback(self._end, process)
-        return process
-
-    @staticmethod
-    def _end(process):
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def log(self, name):
-        return (self.folder / f"{name}.log").read_text(errors="replace")
+class CountingCluster(Cluster):
+    """Nodes whose script writes down the steps that it begins and finishes."""
 
     def steps(self):
         """Of each world: what its members began, by the step's end, and what they finished."""
@@ -135,33 +88,29 @@ class Cluster:
 
         self.wait(has_trained)
 
-    def wait(self, condition, seconds=120.0):
-        end = time.monotonic() + seconds
-        while not condition():
-            logs = {path.name: path.read_text()[-3000:] for path in self.folder.glob("*.log")}
-            assert time.monotonic() < end, logs
-            assert not any("giving up" in log for log in logs.values()), logs
-            time.sleep(0.05)
-
 
 def _run_with_changes(folder, mode):
     """Two nodes; one is killed, two join, and the rendezvous is killed and started again."""
     with ExitStack() as stack:
-        cluster = Cluster(folder, stack, mode)
-        nodes = [cluster.start_node(f"node-{index}") for index in range(2)]
+        cluster = CountingCluster(folder, stack, ledger=True)
+        (folder / "script.py").write_text(SCRIPT.format(num_records=NUM_RECORDS, epochs=EPOCHS))
+
+        def start_node(index):
+            script = (folder / "script.py", folder, mode)
+            return cluster.start_node(f"node-{index}", "1:3", "1", *script)
+
+        nodes = [start_node(index) for index in range(2)]
         cluster.wait_for_steps(2)
         nodes.pop().send_signal(signal.SIGKILL)
         cluster.wait_for_steps(1)
-        nodes += [cluster.start_node(f"node-{index}") for index in (2, 3)]
+        nodes += [start_node(index) for index in (2, 3)]
         cluster.wait_for_steps(3)
         cluster.rendezvous.kill()
         cluster.rendezvous.wait()
         cluster.serve()
         cluster.wait_for_steps(3)
         (folder / "changed").touch()
-        for node in nodes:
-            assert node.wait(240) == 0, cluster.log("node-0")
-        assert cluster.rendezvous.wait(60) == 0
+        cluster.expect_end(nodes)
         return cluster
 
 
