@@ -1022,7 +1022,6 @@ FAULTS: tuple[Fault, ...] = (
         kill_worker,
         most_stall_seconds=2.0,
         most_repeated_seconds=1.0,
-        is_core=True,
     ),
     Fault(
         "all_workers_killed", "all workers `kill -9`", kill_all_workers, most_repeated_seconds=1.0
@@ -1062,7 +1061,6 @@ FAULTS: tuple[Fault, ...] = (
         crash_loop,
         config={"model": {"name": "custom", "file": "buggy_model.py"}},
         ends=1,
-        is_core=True,
     ),
     Fault(
         "starts_refused",
@@ -1072,7 +1070,7 @@ FAULTS: tuple[Fault, ...] = (
         needs_root=True,
     ),
     Fault("worker_slow", "slow worker", slow_down_worker, runtime=_THREE_WORKERS),
-    Fault("ps_killed", "PS `kill -9`", kill_server, most_stall_seconds=10.0, is_core=True),
+    Fault("ps_killed", "PS `kill -9`", kill_server, most_stall_seconds=10.0),
     Fault("all_ps_killed", "all PS `kill -9`", kill_all_servers, most_stall_seconds=10.0),
     Fault(
         "ps_killed_in_validation",
@@ -1108,7 +1106,7 @@ FAULTS: tuple[Fault, ...] = (
         most_repeated_seconds=1.0,
     ),
     Fault("ps_slow", "slow PS", slow_down_server),
-    Fault("master_killed", "master `kill -9`", kill_master, most_stall_seconds=5.0, is_core=True),
+    Fault("master_killed", "master `kill -9`", kill_master, most_stall_seconds=5.0),
     Fault("master_suspended", "master SIGSTOP for 8 s", suspend_master),
     Fault(
         "master_and_worker_killed",

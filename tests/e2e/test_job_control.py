@@ -217,6 +217,7 @@ def test_a_stop_and_its_resumption_train_no_record_twice(job):
     assert go_on_for_an_epoch(job) == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "job", [(*LONG_EPOCHS, "--set", "runtime.silence_seconds=600")], indirect=True
 )

@@ -19,7 +19,14 @@ from ctr_pipeline.pipeline.job.replica_progress import load_progress
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.training.history import load_history
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
+# `make cluster-test` has the same with real pods; this is for a machine without the rights for it.
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.slow,
+    pytest.mark.e2e,
+    pytest.mark.nightly,
+    pytest.mark.timeout(600),
+]
 
 LAUNCHERS = Path(__file__).parents[1] / "distributed" / "launchers"
 CONFIG = """
@@ -115,7 +122,6 @@ def records_of(folder):
     return json.loads((folder / "run" / "metrics.json").read_text())["runtime"]["records"]
 
 
-@pytest.mark.nightly
 def test_a_driver_that_was_asked_to_end_goes_on_where_it_starts_again(folder):
     """As when its node is drained: the secrets are those of before."""
     with started_driver(folder, "train.epochs=10000") as driver:
@@ -129,7 +135,6 @@ def test_a_driver_that_was_asked_to_end_goes_on_where_it_starts_again(folder):
     assert records["trained"] == records["total"] > 0
 
 
-@pytest.mark.nightly
 def test_no_record_is_lost_when_a_worker_and_a_server_are_killed(folder):
     with started_driver(folder) as driver:
         log = folder / "run" / "logs"

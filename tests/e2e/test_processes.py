@@ -478,7 +478,7 @@ def evaluate_own_rows(run):
 
 # A run that can be disturbed: long enough for a member to come back and go on.
 LONG = 14
-STOPPED = 6
+STOPPED = 4
 
 
 def train_alone(data, folder, epochs):

@@ -16,7 +16,7 @@ from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger
 from ctr_pipeline.distributed.master.ledger.store import LedgerIdentity
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.timeout(600)]
 
 WORKERS = 200
 TASK_SECONDS = 3.2

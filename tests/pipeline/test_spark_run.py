@@ -166,7 +166,7 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize("kept_as", ["csv", "parquet"])
+@pytest.mark.parametrize("kept_as", ["csv", pytest.param("parquet", marks=pytest.mark.nightly)])
 def test_of_keys_in_texts_of_pairs(tmp_path, kept_as):
     """Also the label and the weights, where the rows are Parquet files."""
     cut = {"column": "profile", "pairs": ";", "value": "=", "keys": ["age", "city"]}

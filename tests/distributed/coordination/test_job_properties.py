@@ -22,6 +22,7 @@ def test_any_interleaving_of_failures_ends_well(num_examples):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed_bug", SEEDED_BUGS, ids=lambda bug: bug.__name__)
 def test_a_seeded_bug_is_found(seed_bug, monkeypatch):
     seed_bug(monkeypatch.setattr)

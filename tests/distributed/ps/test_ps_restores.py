@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from ps_requests import Caller, batch, counting, key, owned_keys
 from waiting import wait_until
 
@@ -22,14 +20,12 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.ps import server_state as server_state_module
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
-from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import RowLogWriter
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
 
-NUM_BATCHES = 12
 KEYS = np.array([key(0, 1), key(0, 2), key(1, 33), key(2, 700), key(2, 701)])
 
 
@@ -156,56 +152,6 @@ def expected_counts(numbers):
     for number in numbers:
         rows[[number % 5, (number + 2) % 5]] += 1
     return rows.tolist(), [float(len(numbers))] * 37
-
-
-@st.composite
-def histories(draw):
-    """Where each batch arrives before the first cut, and which are trained before the second."""
-    servers = [draw(st.integers(1, 4)) for _ in range(3)]
-    arrived = [draw(st.frozensets(st.integers(0, servers[0] - 1))) for _ in range(NUM_BATCHES)]
-    between = draw(st.lists(st.integers(0, NUM_BATCHES - 1), max_size=NUM_BATCHES))
-    lone = draw(st.lists(st.tuples(st.integers(0, NUM_BATCHES - 1), st.integers(0, 3)), max_size=6))
-    return servers, arrived, between, lone
-
-
-@pytest.mark.slow
-@given(histories())
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_every_batch_counts_once_after_restores_under_other_numbers_of_servers(
-    make_spec, make_core, make_optimizer, tmp_path_factory, history
-):
-    servers, arrived, between, lone = history
-    folder = str(tmp_path_factory.mktemp("cuts"))
-    CutStorage.at(Path(folder)).begin("job-1")
-    # Few partitions, because each is a file of every cut.
-    spec = counting(make_spec(), make_optimizer, checkpoints_folder=folder, num_partitions=5)
-    specs = [replace(spec, num_parameter_servers=number) for number in servers]
-    cores = [make_core(specs[0], index) for index in range(servers[0])]
-    for core in cores:
-        Caller(core).init()
-
-    job = Job(cores, 0)
-    for number, chosen in enumerate(arrived):
-        for server in sorted(chosen):
-            assert job.push(number, server) is Status.DONE
-    request = restore_request(take_cut(cores, 0, 1), 1, 1)
-
-    job = Job(restored(specs[1], request), 1)
-    job.train(between)
-    for number, server in lone:
-        job.push(number, server % servers[1])
-    cores = [caller.core for caller in job.callers]
-    # A cut in the midst of replaying: parts of a server may still differ.
-    request = restore_request(take_cut(cores, 1, 2), 2, 2)
-
-    job = Job(restored(specs[2], request), 2)
-    job.train(range(NUM_BATCHES))
-    assert job.counts() == expected_counts(range(NUM_BATCHES))
-    # And once more: nothing is left to apply.
-    job.train(reversed(range(NUM_BATCHES)))
-    assert job.counts() == expected_counts(range(NUM_BATCHES))
 
 
 def test_a_batch_that_only_some_parts_have_is_applied_to_the_others(

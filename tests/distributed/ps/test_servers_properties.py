@@ -80,6 +80,7 @@ def test_a_worker_is_excused_from_one_round(make_rounds):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @each_of(BUGS_OF_SERVERS)
 def test_a_bug_of_a_server_is_found(seed_bug, make_servers, monkeypatch):
     seed_bug(monkeypatch.setattr)
@@ -89,6 +90,7 @@ def test_a_bug_of_a_server_is_found(seed_bug, make_servers, monkeypatch):
 
 # A bug may also end the thread that closes a round that nobody else can come to.
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @each_of(BUGS_OF_ROUNDS)
 def test_a_bug_of_rounds_is_found(seed_bug, make_rounds, monkeypatch):
