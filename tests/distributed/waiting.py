@@ -1,6 +1,17 @@
 """Waiting for other threads and processes."""
 
+import subprocess
 import time
+
+
+def end_process(process):
+    """Asks a process to end, and kills it if it has not done so within 30 s."""
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def wait_until(condition, seconds=60.0):

@@ -4,9 +4,10 @@ import subprocess
 import sys
 import time
 
-from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
+from job_watch import CTRPIPE
+from waiting import end_process
 
-CTRPIPE = [sys.executable, "-m", "ctr_pipeline"]
+from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
 
 
 class Cluster:
@@ -42,23 +43,14 @@ class Cluster:
     def _start(self, name, *arguments):
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen([*CTRPIPE, *arguments], stdout=log, stderr=log)
-        self._stack.callback(self._end, process)
+        self._stack.callback(end_process, process)
         return process
-
-    @staticmethod
-    def _end(process):
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
     def log(self, name):
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def wait(self, condition, seconds=280.0):
-        end = time.monotonic() + seconds
+    def wait(self, condition):
+        end = time.monotonic() + 280.0
         while not condition():
             logs = {path.name: path.read_text()[-3000:] for path in self.folder.glob("*.log")}
             assert time.monotonic() < end, logs

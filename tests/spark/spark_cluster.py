@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from waiting import end_process
+
 SECONDS = 120
 _ENVIRONMENT = {
     "SPARK_LOCAL_IP": "127.0.0.1",
@@ -32,12 +34,7 @@ def _process(folder: Path, role: str, *arguments: str) -> Iterator[Path]:
     try:
         yield log
     finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process)
 
 
 def _await(log: Path, pattern: str) -> str:

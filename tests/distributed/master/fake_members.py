@@ -32,7 +32,6 @@ from ctr_pipeline.distributed.coordination.messages import (
     MemberStats,
     RegisterReply,
     RegisterRequest,
-    ScaleRequest,
     ScoreSummary,
     SnapshotReply,
     SnapshotRequest,
@@ -467,7 +466,6 @@ class FakeLauncher:
         self.members: dict[tuple[str, int], CountingServer | FakeWorker] = {}
         self.states: dict[tuple[str, int], ProcessState] = {}
         self.starts: Counter = Counter()
-        self.crashing: set[str] = set()
 
     def start(self, role, index) -> None:
         with self._lock:
@@ -481,9 +479,6 @@ class FakeLauncher:
             self.states[place] = ProcessState(
                 role, index, name, 1000 + index, True, None, None, "", restarts
             )
-            if role in self.crashing:
-                self._end(place, 1, "error", "Traceback …\nImportError: no module named layers")
-                return
             kind = CountingServer if role == "ps" else FakeWorker
             self.members[place] = kind(self._world, index, name)
 
@@ -533,10 +528,6 @@ class FakeLauncher:
             traceback,
             state.restarts,
         )
-
-    def num_running(self, role) -> int:
-        with self._lock:
-            return sum(s.running for s in self.states.values() if s.role == role)
 
     def kill_all(self) -> None:
         for place, state in list(self.states.items()):
@@ -619,9 +610,6 @@ class World:
             client.call(method, message, Empty, deadline_seconds=60.0)
         finally:
             client.close()
-
-    def scale(self, target: int) -> None:
-        self.ask("Scale", ScaleRequest(None, max(target, 1), target))
 
     def wait_for(self, condition, seconds: float = 60) -> JobView:
         """The first status that fulfils a condition; after the master's end, the last one."""
