@@ -288,20 +288,20 @@ class PodRun(JobWatch):
                 return found
         raise MissedError(f"no pod of {component} {'' if index is None else index} runs")
 
-    def _submitted(self) -> SubmittedJob:
-        # A client of its own: it is not shared between threads.
+    def submitted(self) -> SubmittedJob:
+        """The job, by a client of its own: one is not shared between threads."""
         client = client_config.new_client_from_config(config_file=self._kubeconfig)
         return SubmittedJob(KubernetesApi(client, self.name), self.name)
 
     def _ask_kubernetes(self) -> None:
-        job = self._submitted()
+        job = self.submitted()
         while not self._over.wait(_SUMMARY_SECONDS):
             # It is not submitted yet, or deleted, or the API server is away.
             with contextlib.suppress(CtrPipelineError):
                 self._summary = job.summary()
 
     def _watch(self) -> None:
-        job = self._submitted()
+        job = self.submitted()
         line: RpcClient | None = None
         while not self._over.wait(_WATCH_SECONDS):
             try:

@@ -58,6 +58,10 @@ class DataError(CtrPipelineError):
     """The data files are missing, unreadable, or hold something that cannot be used."""
 
 
+class NoSuchFileError(DataError):
+    """A data file is not there, on this machine."""
+
+
 class StatisticsError(CtrPipelineError):
     """A statistic is missing, stale, or cannot be computed."""
 

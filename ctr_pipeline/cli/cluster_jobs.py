@@ -24,7 +24,10 @@ def names_cluster_job(run: Path) -> bool:
 def describe_summary(summary: "JobSummary") -> str:
     """One line: `k8s:ads/clicks  running  driver 1, ps 1, worker 2`."""
     pods = ", ".join(f"{role} {count}" for role, count in sorted(summary.pods.items()))
-    parts = [f"k8s:{summary.namespace}/{summary.name}", summary.state, pods, summary.reason]
+    reason = summary.reason
+    if summary.next_driver_seconds:
+        reason += f" in {summary.next_driver_seconds} s"
+    parts = [f"k8s:{summary.namespace}/{summary.name}", summary.state, pods, reason]
     return "  ".join(part for part in parts if part)
 
 

@@ -9,7 +9,7 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.object_files import find_objects, names_object
 from ctr_pipeline.dataset.partitions import check_regular, find_partitioned_files, is_hidden
-from ctr_pipeline.errors import DataError
+from ctr_pipeline.errors import DataError, NoSuchFileError
 
 _LOCAL = "file://"
 _Place = TypeVar("_Place", bound=Hashable)
@@ -74,7 +74,7 @@ def _resolve_one(item: str, key: str) -> list[DataFile]:
         check_regular(path, key)
         return [path]
     if not glob.has_magic(item):
-        raise DataError(
+        raise NoSuchFileError(
             f"no such file: '{path}'",
             place=key,
             remedy="Check the spelling"
@@ -85,7 +85,7 @@ def _resolve_one(item: str, key: str) -> list[DataFile]:
     matches = [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
     files = [match for match in matches if match.is_file() and not is_hidden(match.name)]
     if not files:
-        raise DataError(
+        raise NoSuchFileError(
             f"no file matches '{item}'", place=key, remedy="Check the pattern and the folder"
         )
     return [*files]

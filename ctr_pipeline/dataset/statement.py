@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.object_files import find_objects, names_object
-from ctr_pipeline.errors import DataError
+from ctr_pipeline.errors import DataError, NoSuchFileError
 
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Into)
 _CLOCKS = frozenset(
@@ -26,9 +26,9 @@ _DRAWS = frozenset({"gen_random_uuid", "random", "uuid", "uuidv4", "uuidv7"})
 _DATABASE_ENDINGS = frozenset({".duckdb", ".ddb", ".db"})
 
 
-def missing_database(name: str, key: str) -> DataError:
+def missing_database(name: str, key: str) -> NoSuchFileError:
     """The error for a database that is not there."""
-    return DataError(
+    return NoSuchFileError(
         f"no such file: '{name}'",
         place=key,
         remedy="Name a DuckDB database; paths are relative to the folder that the command runs in",

@@ -28,7 +28,8 @@ class LauncherKind:
         queue_key: Key of the config with the queue in which members wait for quota, if it is set;
             None: there are no queues.
         series_of_drivers: `module:function` that names the processes of which each goes on with
-            the job of the one before, if this is one of them; None: nobody starts another.
+            the job of the one before, if this is one of them, and refuses where that is of no
+            use; None: nobody starts another.
     """
 
     mode: str
@@ -71,7 +72,7 @@ _ALL = (
         section="kubernetes",
         server_memory_key="kubernetes.parameter_servers.memory",
         queue_key="kubernetes.queue",
-        series_of_drivers="ctr_pipeline.distributed.launchers.kubernetes.pods:owner_of_this_pod",
+        series_of_drivers="ctr_pipeline.distributed.launchers.kubernetes.drivers:enter_series",
     ),
 )
 

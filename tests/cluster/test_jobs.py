@@ -2,18 +2,20 @@
 
 import base64
 import contextlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
 
 import pytest
 from elastic_demo import load_config
-from job_watch import MissedError
+from job_watch import CommandError, MissedError
 from kubernetes_cluster import restricted_pod
 from pod_faults import FAULTS, FIRST_NODE, SECOND_NODE, undergo
 from pod_run import ANY_NODE, PodRun, pod_config
@@ -22,6 +24,7 @@ from python_image import CTRPIPE_IMAGE
 from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.distributed.ps.service import SERVICE as PS_SERVICE
 from ctr_pipeline.distributed.rpc.access import make_secrets
+from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.job.control import MASTER_SERVICE
 from ctr_pipeline.pipeline.job.replica_progress import load_progress
 from ctr_pipeline.pipeline.run_folder import RunFolder
@@ -63,15 +66,21 @@ def run(prepare):
 
 
 def test_a_job_whose_every_pod_is_killed_loses_no_record(run, tmp_path):
+    assert_rows_are_looked_at_where_they_are(run)
     run.call("submit", str(run.config_path))
-    run.wait_for("training", run.is_training, 240)
-    assert_closed_to_other_jobs(run)
-    undergo(run, FAULTS["deleted by force"], ("worker",))
-    undergo(run, FAULTS["deleted by force"], ("ps",))
-    # The driver, killed last, leads the job: members outlive it.
-    assert undergo(run, FAULTS["killed"], ("master",)).others == 0
-    run.wait_for("the end", lambda: run.has_ended, 400)
-    assert run.summary.state == "finished", run.tail(40)
+    with asked_all_the_time(run) as told:
+        run.wait_for("training", run.is_training, 240)
+        assert_closed_to_other_jobs(run)
+        undergo(run, FAULTS["deleted by force"], ("worker",))
+        undergo(run, FAULTS["deleted by force"], ("ps",))
+        # Members outlive the driver, which leads the job.
+        for _ in range(2):
+            assert undergo(run, FAULTS["killed"], ("master",)).others == 0
+        run.wait_for("the end", lambda: run.has_ended, 400)
+        assert run.summary.state == "finished", run.tail(40)
+    changes = [state for state, _ in itertools.groupby(told)]
+    # The driver may run before the first question.
+    assert changes in (["waiting", "running", "finished"], ["running", "finished"])
 
     assert "finished" in run.call("jobs", "--namespace", run.name)
     fetched = tmp_path / "fetched"
@@ -123,6 +132,38 @@ def test_a_job_that_is_stopped_and_resumed_trains_no_record_twice(run, tmp_path)
     told = [one.what for one in run.now.events]
     assert told.index("the job stops, as asked") < told.index("the job is resumed")
     assert run.delete() == []
+
+
+def assert_rows_are_looked_at_where_they_are(run):
+    """Its config names rows of the claim, and the command runs elsewhere."""
+    assert "Its rows are not here" in run.call("check", str(run.config_path))
+    plan = json.loads(run.call("check", str(run.config_path), "--on-cluster", "--json"))
+    assert len(plan["rows"]) == 39
+    run.wait_for("the end of its pod", lambda: not run.left(), 60)
+
+
+@contextlib.contextmanager
+def asked_all_the_time(run):
+    """The states that its user is told, and errors, one call after the other."""
+    told, is_over, job = [], threading.Event(), run.submitted()
+
+    def ask():
+        is_last = False
+        while not is_last:
+            is_last = is_over.wait(0.2)
+            try:
+                told.append(job.summary().state)
+                job.read_endpoint()
+            except CtrPipelineError as error:
+                told.append(str(error))
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        yield told
+    finally:
+        is_over.set()
+        asker.join()
 
 
 _CALLS = """
@@ -221,11 +262,21 @@ def assert_submit_says_that_the_image_is_missing(run, folder):
         assert following.wait(60) == 1
 
 
+def assert_submit_says_that_no_container_can_start(run):
+    name = f"{run.name}-no-python"
+    options = ("--name", name, "--set", "kubernetes.environment.PATH=/nowhere", "--wait")
+    with pytest.raises(CommandError, match=r"failed: .*executable file not found"):
+        run.call("submit", str(run.config_path), *options)
+    assert "executable file not found" in run.call("status", f"k8s:{run.name}/{name}")
+    run.call("delete", f"k8s:{run.name}/{name}")
+
+
 def test_a_missing_image_is_waited_for_and_a_lost_node_is_done_without(prepare, tmp_path):
     """A worker whose node lacks the image; then one that is on a lost node, with the server."""
     run = prepare(pods=ANY_NODE)
     cluster = run.cluster
     assert_submit_says_that_the_image_is_missing(run, tmp_path)
+    assert_submit_says_that_no_container_can_start(run)
     with cluster.only_on(FIRST_NODE):
         run.call("submit", str(run.config_path))
         run.wait_for("training", run.is_training, 240)

@@ -11,18 +11,32 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Literal
 
 from ctr_pipeline.apps.cluster.artefacts import NO_FOLDER, DamagedStreamError, Unpacked, unpack
-from ctr_pipeline.apps.cluster.reader_pod import READER, open_reader
-from ctr_pipeline.apps.cluster.submission import DRIVER, FOLDER_ANNOTATION, STRATEGY_ANNOTATION
+from ctr_pipeline.apps.cluster.idle_pods import await_start, idle_pod, temporary_pod
+from ctr_pipeline.apps.cluster.submission import FOLDER_ANNOTATION, STRATEGY_ANNOTATION
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
-from ctr_pipeline.distributed.launchers.kubernetes.pod_states import explain_waiting
+from ctr_pipeline.distributed.launchers.kubernetes.drivers import (
+    MOST_FAILURES,
+    count_failures,
+    explain_driver_end,
+    has_final_end,
+    in_order,
+    pause_before_next,
+)
+from ctr_pipeline.distributed.launchers.kubernetes.pod_states import explain_waiting, read_end
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
+    DRIVER,
     INDEX_LABEL,
     JOB_LABEL,
+    PHASE_LABEL,
     ROLE_LABEL,
+    WORK,
     ClusterJob,
+    Manifest,
+    job_labels,
 )
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, parse_endpoint
@@ -36,9 +50,18 @@ _MEMBER = re.compile(r"(ps|worker)-([0-9]+)")
 _ALL_LINES = 1_000_000
 _POLL_SECONDS = 1.0
 _QUEUE_SECONDS = 0.1
+_END_SECONDS = 15
+"""Within which Kubernetes tells of the end of a container that takes no commands any more."""
 _NAMES_SHOWN = 8
 """Of members that wait for the same."""
 _ENDED = frozenset({"finished", "failed", "stopped"})
+
+READER = "reader"
+"""The role of a pod that reads the run folder of a job without a driver."""
+_READER_SECONDS = 120.0
+_READER_NEEDS = {"cpu": "100m", "memory": "512Mi"}
+
+_SHOW_FILE = "import sys; sys.stdout.write(open(sys.argv[1]).read())"
 
 ALL_MEMBERS = "all"
 MASTER = "master-0"
@@ -51,6 +74,8 @@ class JobSummary:
     Attributes:
         pods: How many pods of the job run now, by role.
         reason: Why it, or a member of it, waits, or why it failed; empty otherwise.
+        next_driver_seconds: Until Kubernetes starts another driver in place of one that failed;
+            0: nothing is waited for.
     """
 
     name: str
@@ -59,6 +84,7 @@ class JobSummary:
     folder: str
     pods: dict[str, int]
     reason: str
+    next_driver_seconds: int = 0
 
 
 class SubmittedJob:
@@ -80,7 +106,9 @@ class SubmittedJob:
         Raises:
             CtrPipelineError: There is no such job.
         """
-        return summarize(self._job(), self._pods(), lambda: read_refusals(self._api))
+        return summarize(
+            self._job(), self._pods(), lambda: read_refusals(self._api), now=time.time()
+        )
 
     def run_in_driver(self, arguments: Sequence[str]) -> tuple[str, str, int] | None:
         """Runs a subcommand in the driver pod; None: no driver runs.
@@ -91,29 +119,38 @@ class SubmittedJob:
         Returns:
             Its stdout, stderr and exit code.
         """
-        folder = self._folder()
-        driver = self._running_driver()
-        if driver is None:
-            return None
         subcommand, *rest = arguments
-        command = ["python", "-m", "ctr_pipeline", subcommand, folder, *rest]
-        try:
-            return self._api.execute(driver, command)
-        except ApiError:
-            # It may have ended between the two calls.
-            if self._running_driver() == driver:
-                raise
-            return None
+        found = self._execute(["python", "-m", "ctr_pipeline", subcommand, self._folder(), *rest])
+        return None if found is None else found[1]
 
     def read_endpoint(self) -> tuple[str, Endpoint] | None:
         """The driver pod and the master that announced itself there; None while there is none."""
-        folder = self._folder()
-        driver = self._running_driver()
-        if driver is None:
+        place = f"{self._folder()}/job/endpoint.json"
+        # An image need not have other programs.
+        answer = self._execute(["python", "-I", "-S", "-c", _SHOW_FILE, place])
+        if answer is None:
             return None
-        found, _, code = self._api.execute(driver, ["cat", f"{folder}/job/endpoint.json"])
+        driver, (found, _, code) = answer
         endpoint = parse_endpoint(found.encode()) if code == 0 else None
         return None if endpoint is None else (driver, endpoint)
+
+    def _execute(self, command: Sequence[str]) -> tuple[str, tuple[str, str, int]] | None:
+        """Runs a command in the driver pod; its name and what came of it; None: no driver runs.
+
+        A container that has ended takes no command, and its pod is said to run a little longer.
+        """
+        for _ in range(_END_SECONDS):
+            driver = self._running_driver()
+            if driver is None:
+                return None
+            try:
+                return driver, self._api.execute(driver, command)
+            except ApiError as error:
+                if not error.may_pass and error.status != 404:
+                    raise
+                refused = error
+            self._pause(_POLL_SECONDS)
+        raise refused
 
     def connect(self, driver: str, port: int) -> socket.socket:
         """A connection to a port of the driver pod."""
@@ -267,12 +304,13 @@ class SubmittedJob:
 
         Args:
             show: Takes what a driver writes.
-            on_wait: Takes why there is no driver yet, whenever that changes.
+            on_wait: Takes why no driver runs, whenever that changes.
         """
         shown: set[str] = set()
         told = ""
-        while (summary := self.summary()).state not in _ENDED:
-            if summary.state == "waiting" and summary.reason != told:
+        while True:
+            summary = self.summary()
+            if not summary.pods.get(DRIVER) and summary.reason not in {"", told}:
                 told = summary.reason
                 on_wait(told)
             driver = self._driver()
@@ -286,8 +324,9 @@ class SubmittedJob:
                 except ApiError as error:
                     if not error.may_pass and error.status != 404:
                         raise
+            if summary.state in _ENDED:
+                return summary
             self._pause(_POLL_SECONDS)
-        return summary
 
     def _read_log_file(self, member: str, *, num_lines: int, follow: bool) -> Iterator[bytes]:
         """What a member whose pods are gone wrote, or one that has none."""
@@ -312,7 +351,9 @@ class SubmittedJob:
         if driver is not None:
             yield driver
             return
-        with open_reader(self._api, self._job(), pause=self._pause) as name:
+        with temporary_pod(self._api, reader_pod(self._job(), suffix=token_hex(4))) as created:
+            name = created["metadata"]["name"]
+            await_start(self._api, name, _READER_SECONDS, pause=self._pause)
             yield name
 
     def _job(self) -> dict[str, Any]:
@@ -357,6 +398,33 @@ class SubmittedJob:
         return _newest(self._pods(**{ROLE_LABEL: match[1], INDEX_LABEL: str(int(match[2]))}))
 
 
+def reader_pod(job: dict[str, Any], *, suffix: str) -> Manifest:
+    """A pod that sees the claim of a job and no other volume, and needs little.
+
+    Args:
+        job: The Job, as the API server gives it.
+        suffix: Makes its name unique.
+    """
+    metadata = job["metadata"]
+    pod = idle_pod(
+        job,
+        f"{metadata['name']}-{READER}-{suffix}",
+        labels=job_labels(metadata["name"], READER),
+        volumes={WORK, "tmp"},
+        variables={"HOME"},
+    )
+    owner = ClusterJob(metadata["name"], metadata["namespace"], metadata["uid"])
+    pod["metadata"]["ownerReferences"] = [owner.owner_reference]
+    (container,) = pod["spec"]["containers"]
+    # A quota may want to see the same limits as those of other pods.
+    container["resources"] = {
+        kind: {key: _READER_NEEDS.get(key, value) for key, value in amounts.items()}
+        for kind, amounts in container["resources"].items()
+        if isinstance(amounts, dict)
+    }
+    return pod
+
+
 def open_job(run: Path) -> SubmittedJob:
     """The job that `k8s:NAME` or `k8s:NAMESPACE/NAME` names.
 
@@ -385,7 +453,7 @@ def list_jobs(namespace: str | None) -> list[JobSummary]:
     for job in api.list("Job", _ALL_JOBS).items:
         name = job["metadata"]["name"]
         theirs = [one for one in pods if one["metadata"]["labels"].get(JOB_LABEL) == name]
-        found.append(summarize(job, theirs, refusals))
+        found.append(summarize(job, theirs, refusals, now=time.time()))
     return sorted(found, key=lambda one: one.name)
 
 
@@ -403,11 +471,14 @@ def summarize(
     job: dict[str, Any],
     pods: Sequence[dict[str, Any]],
     refusals: Callable[[], Sequence[dict[str, Any]]],
+    *,
+    now: float,
 ) -> JobSummary:
     """The state of a job by its Job and its pods.
 
     Args:
         refusals: Events of drivers that were refused, read only while a job waits for its driver.
+        now: Unix time.
     """
     metadata, status = job["metadata"], job.get("status", {})
     ends = {
@@ -416,24 +487,67 @@ def summarize(
     running: dict[str, int] = {}
     for pod in pods:
         if pod["status"].get("phase") == "Running":
-            role = pod["metadata"]["labels"].get(ROLE_LABEL, "")
+            role = _role_of(pod)
             running[role] = running.get(role, 0) + 1
-    driver = _newest([one for one in pods if one["metadata"]["labels"].get(ROLE_LABEL) == DRIVER])
+    drivers = in_order([one for one in pods if _role_of(one) == DRIVER])
+    newest = drivers[-1] if drivers else None
     state: JobState
-    reason = ""
-    if "Complete" in ends:
+    reason, pause = "", 0
+    failed = ends.get("Failed") or ends.get("FailureTarget")
+    if "Complete" in ends or (newest and newest["status"].get("phase") == "Succeeded"):
         state = "finished"
-    elif "Failed" in ends:
-        state, reason = "failed", _last_words(driver) or ends["Failed"].get("message", "")
+    elif failed or (newest and has_final_end(newest)):
+        state = "failed"
+        reason = _last_words(newest) or (failed or {}).get("message", "")
     elif job["spec"].get("suspend"):
         state = "stopping" if _living(pods) else "stopped"
     elif running.get(DRIVER):
         state, reason = "running", _explain_members(pods)
     else:
-        state = "waiting"
-        reason = explain_waiting(driver) if driver else _explain_creation(job, refusals())
+        # Members run on without a driver.
+        state = "running" if _has_begun(job, pods) else "waiting"
+        reason, pause = _explain_driver(job, drivers, refusals, now)
     name, namespace = metadata["name"], metadata["namespace"]
-    return JobSummary(name, namespace, state, _folder_of(job), running, reason)
+    return JobSummary(name, namespace, state, _folder_of(job), running, reason, pause)
+
+
+def _has_begun(job: dict[str, Any], pods: Sequence[dict[str, Any]]) -> bool:
+    """Whether a driver has run so far."""
+    return (
+        PHASE_LABEL in job["metadata"].get("labels", {})
+        or any(INDEX_LABEL in one["metadata"]["labels"] for one in _living(pods))
+        or any((end := read_end(one)) and end.reason != "not_started" for one in pods)
+    )
+
+
+def _explain_driver(
+    job: dict[str, Any],
+    drivers: Sequence[dict[str, Any]],
+    refusals: Callable[[], Sequence[dict[str, Any]]],
+    now: float,
+) -> tuple[str, int]:
+    """Why no driver runs, and the seconds until Kubernetes starts the next one.
+
+    Args:
+        drivers: The oldest first.
+    """
+    waiting = bool(drivers) and read_end(drivers[-1]) is None
+    ends = [explain_driver_end(one) for one in drivers if read_end(one) is not None]
+    failures = count_failures(job, drivers)
+    if waiting:
+        why = explain_waiting(drivers[-1]) or "it is being started"
+    else:
+        why = _explain_creation(job, refusals())
+    if not ends:
+        return why, 0
+    why = why.replace("its driver ", "it ", 1)
+    start = f"start {failures + 1} of {MOST_FAILURES + 1}" if failures else "the next one"
+    pause = 0 if waiting else pause_before_next(drivers, now)
+    return f"{ends[-1]}; {start}" + ("" if pause else f": {why}"), pause
+
+
+def _role_of(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["labels"].get(ROLE_LABEL, ""))
 
 
 def _folder_of(job: dict[str, Any]) -> str:

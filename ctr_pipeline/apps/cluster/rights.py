@@ -62,6 +62,12 @@ COMMANDS: Mapping[str, tuple[Right, ...]] = {
         *_rights("", "pods", *_POD_VERBS),
         Right("", "events", "create"),
     ),
+    "check --on-cluster": (
+        *_rights("", "pods", "create", "delete", "get"),
+        *_rights("", "pods/exec", "create", "get"),
+        Right("", "configmaps", "create"),
+        Right("", "persistentvolumeclaims", "get"),
+    ),
     "jobs": (Right("batch", "jobs", "list"), Right("", "pods", "list")),
     "status": (*_SEES_A_JOB, *_rights("", "pods/exec", "create", "get")),
     "logs": (*_SEES_A_JOB, Right("", "pods/log", "get")),

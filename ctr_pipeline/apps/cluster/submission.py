@@ -6,15 +6,16 @@ that fails halfway, and a job that is deleted, leave nothing behind.
 
 import base64
 import re
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from secrets import token_hex
 from typing import Literal
 
 import yaml
 
+from ctr_pipeline.apps.cluster.idle_pods import await_start, idle_pod, temporary_pod
 from ctr_pipeline.apps.cluster.local_queue import HOLD_PODS_BACK, examine_queue
 from ctr_pipeline.apps.cluster.quota import PodNeed, QuotaFinding, examine_quotas
 from ctr_pipeline.apps.cluster.rights import (
@@ -30,10 +31,12 @@ from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.config.models import Config, working_copy
 from ctr_pipeline.distributed.coordination.launching import MemberStart
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
+from ctr_pipeline.distributed.launchers.kubernetes.drivers import FINAL_EXITS, MOST_FAILURES
 from ctr_pipeline.distributed.launchers.kubernetes.pod_states import DISRUPTIONS, escapes_queue
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
     CONFIG_FOLDER,
     CONTAINER,
+    DRIVER,
     JOB_LABEL,
     METRICS_PORT,
     ClusterJob,
@@ -46,23 +49,23 @@ from ctr_pipeline.distributed.launchers.kubernetes.pods import (
 from ctr_pipeline.distributed.rpc.access import make_secrets
 from ctr_pipeline.distributed.rpc.certificates import ROLES
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.interruption import EXIT_TERMINATED
 
-DRIVER = "driver"
 FOLDER_ANNOTATION = "ctrpipe.dev/run-folder"
 STRATEGY_ANNOTATION = "ctrpipe.dev/strategy"
 
 _LONGEST_NAME = 32
 """With role, number and name of a start, a pod's name is its host name: at most 63 characters."""
 _DRIVER_GRACE_SECONDS = 180
-_RESTARTS = 20
 _SCRATCH = "scratch"
 """For working copies of runs at an address, in the claim."""
 
+_CTRPIPE = ("python", "-m", "ctr_pipeline")
+_CHECK_SECONDS = 600.0
+"""For the first pod of an image on a node, which takes gigabytes."""
+
 _ACCOUNT_SECONDS, _ACCOUNT_PAUSE_SECONDS = 30, 1
 """For the service account that a namespace is given after it was made."""
-
-_USER_ERROR = 1
-_TERMINATED = 128 + signal.SIGTERM
 
 
 def name_job(config: Config) -> str:
@@ -90,23 +93,14 @@ def plan_objects(
                 place=str(loaded.path or "config"),
                 remedy=f"Give it in the config, or with --set kubernetes.{key}=NAME",
             )
-    files = {"config.yaml": loaded.text}
-    overrides = [*loaded.overrides]
-    if config.model.file is not None:
-        path = Path(config.model.file)
-        files[path.name] = _read_model(path)
-        overrides.append(f"model.file={CONFIG_FOLDER}/{path.name}")
+    files, overrides = _config_files(loaded)
     folder = config.output
     if config.stored_at is not None:
         # All pods see the claim, and no other disk of each other.
         scratch = config.runtime.scratch or _SCRATCH
         overrides.append(f"runtime.scratch={scratch}")
         folder = str(working_copy(config.stored_at, scratch))
-    arguments = [part for one in overrides for part in ("--set", one)]
-    command = [
-        *("python", "-m", "ctr_pipeline", "run", f"{CONFIG_FOLDER}/config.yaml"),
-        *(*arguments, "--resume"),
-    ]
+    command = [*_CTRPIPE, *_on_config("run", overrides), "--resume"]
     template = pod_template(
         options,
         options.master,
@@ -126,7 +120,7 @@ def plan_objects(
     }
     job["spec"] = {
         "suspend": True,
-        "backoffLimit": _RESTARTS,
+        "backoffLimit": MOST_FAILURES,
         # Never two drivers: the next one starts when the one before has ended.
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
@@ -136,7 +130,7 @@ def plan_objects(
                     "onExitCodes": {
                         "containerName": CONTAINER,
                         "operator": "In",
-                        "values": [_USER_ERROR],
+                        "values": list(FINAL_EXITS),
                     },
                 },
                 # A driver that was asked to end has left its members to the next one, or has taken
@@ -146,7 +140,7 @@ def plan_objects(
                     "onExitCodes": {
                         "containerName": CONTAINER,
                         "operator": "In",
-                        "values": [_TERMINATED],
+                        "values": [EXIT_TERMINATED],
                     },
                 },
                 {
@@ -174,6 +168,22 @@ def plan_objects(
         _object("networking.k8s.io/v1", "NetworkPolicy", name, namespace)
         | {"spec": {**ours, "policyTypes": ["Ingress"], "ingress": _ingress(ours, options)}},
     ]
+
+
+def _config_files(loaded: LoadedConfig) -> tuple[dict[str, str], list[str]]:
+    """The files of a config for `CONFIG_FOLDER`, by name, and the overrides that go with them."""
+    files, overrides = {"config.yaml": loaded.text}, [*loaded.overrides]
+    if loaded.config.model.file is not None:
+        path = Path(loaded.config.model.file)
+        files[path.name] = _read_model(path)
+        overrides.append(f"model.file={CONFIG_FOLDER}/{path.name}")
+    return files, overrides
+
+
+def _on_config(subcommand: str, overrides: Sequence[str]) -> list[str]:
+    """A subcommand on the config in `CONFIG_FOLDER`."""
+    arguments = [part for one in overrides for part in ("--set", one)]
+    return [subcommand, f"{CONFIG_FOLDER}/config.yaml", *arguments]
 
 
 def _ingress(ours: Manifest, options: KubernetesConfig) -> list[Manifest]:
@@ -376,6 +386,53 @@ def _sentences(found: Sequence[QuotaFinding], namespace: str) -> list[str]:
         if one.is_final:
             raise CtrPipelineError(one.message, place=f"namespace {namespace}", remedy=one.remedy)
     return [f"{one.message}. {one.remedy}" for one in found]
+
+
+def check_in_pod(
+    loaded: LoadedConfig,
+    options: Sequence[str],
+    *,
+    on_wait: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> tuple[str, str, int]:
+    """Runs `ctrpipe check` in a pod that sees what the driver of a job would, read-only.
+
+    Args:
+        options: Further ones of `ctrpipe check`.
+        on_wait: Takes why the pod does not run yet.
+        pause: Waits seconds.
+
+    Returns:
+        Its stdout, the last of its stderr, and its exit code.
+
+    Raises:
+        CtrPipelineError: A key, a right or the claim is missing, or the pod does not start.
+    """
+    settings = loaded.config.kubernetes
+    api = KubernetesApi.of_user(settings.namespace)
+    name = f"{name_job(loaded.config)}-check-{token_hex(4)}"
+    job = plan_objects(loaded, name=name, namespace=api.namespace, secrets={})[0]
+    require_rights(api, COMMANDS["check --on-cluster"])
+    _require_claim(api, str(settings.claim))
+    seen = {one["name"] for one in job["spec"]["template"]["spec"]["volumes"]} - {"secrets"}
+    # It is no pod of the job that may run under that name.
+    labels = job_labels(name, "check")
+    pod = idle_pod(
+        job, name, labels=labels, volumes=seen, variables={"HOME", *settings.environment}
+    )
+    if settings.environment_from_secrets:
+        (container,) = pod["spec"]["containers"]
+        container["envFrom"] = [
+            {"secretRef": {"name": one}} for one in settings.environment_from_secrets
+        ]
+    files, overrides = _config_files(loaded)
+    with temporary_pod(api, pod) as created:
+        config_map = _object("v1", "ConfigMap", name, api.namespace) | {"data": files}
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": created["metadata"]["uid"]}
+        config_map["metadata"] |= {"labels": labels, "ownerReferences": [owner]}
+        api.create(config_map)
+        await_start(api, name, _CHECK_SECONDS, pause=pause, on_wait=on_wait)
+        return api.execute(name, [*_CTRPIPE, *_on_config("check", overrides), *options])
 
 
 def create_objects(api: KubernetesApi, objects: Sequence[Manifest]) -> ClusterJob:

@@ -74,7 +74,11 @@ class CommandLines:
 
 
 def series_of_drivers(runtime: RuntimeConfig) -> str:
-    """Names the drivers that lead a job one after the other; empty where there is only one."""
+    """Names the drivers that lead a job one after the other; empty where there is only one.
+
+    Raises:
+        CtrPipelineError: This is one of them, and those before it failed again and again.
+    """
     kind = LAUNCHERS.get(runtime.mode)
     if kind is None or kind.series_of_drivers is None:
         return ""

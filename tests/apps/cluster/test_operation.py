@@ -2,13 +2,13 @@
 
 import contextlib
 import io
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from ctr_pipeline.apps.cluster.artefacts import pack
-from ctr_pipeline.apps.cluster.operation import SubmittedJob, open_job, summarize
-from ctr_pipeline.apps.cluster.reader_pod import reader_pod
+from ctr_pipeline.apps.cluster.operation import SubmittedJob, open_job, reader_pod, summarize
 from ctr_pipeline.cli.fetch import default_folder
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Listed
 from ctr_pipeline.errors import CtrPipelineError
@@ -40,35 +40,61 @@ TEMPLATE = {
 }
 
 
-def job(*, suspend=False, folder="runs/clicks", strategy="parameter_servers", **conditions):
+NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC).timestamp()
+
+
+def summary_of(found, pods, refusals=(), *, now=NOW):
+    return summarize(found, pods, lambda: refusals, now=now)
+
+
+def job(
+    *,
+    suspend=False,
+    folder="runs/clicks",
+    strategy="parameter_servers",
+    phase=None,
+    failed=0,
+    **conditions,
+):
     return {
         "metadata": {
             "name": "clicks",
             "namespace": "ads",
             "uid": "0a1b",
+            "labels": {} if phase is None else {"ctrpipe.dev/phase": phase},
             "annotations": {"ctrpipe.dev/run-folder": folder, "ctrpipe.dev/strategy": strategy},
         },
         "spec": {"suspend": suspend, "template": {"spec": TEMPLATE}},
         "status": {
+            "failed": failed,
             "conditions": [
                 {"type": kind, "status": "True", "message": message}
                 for kind, message in conditions.items()
-            ]
+            ],
         },
     }
 
 
-def pod(role, phase="Running", *, index=None, created="1", message=None):
+def pod(
+    role, phase="Running", *, index=None, created="1", message=None, code=1, why="Error", at=None
+):
     labels = {"app.kubernetes.io/component": role}
     if index is not None:
         labels["ctrpipe.dev/index"] = str(index)
     status = {"phase": phase}
     if message is not None:
-        state = {"terminated": {"exitCode": 1, "message": message}}
+        state = {"terminated": {"exitCode": code, "message": message, "reason": why}}
+        if at is not None:
+            state["terminated"]["finishedAt"] = at
         status["containerStatuses"] = [{"name": "ctrpipe", "state": state}]
     name = f"clicks-{role}-{index}-{created}"
     metadata = {"name": name, "uid": name, "labels": labels, "creationTimestamp": created}
     return {"metadata": metadata, "status": status}
+
+
+NO_FILE = "error: no such file"
+NO_PYTHON_MESSAGE = 'exec: "python": executable file not found in $PATH: unknown'
+NO_PYTHON = pod("driver", "Failed", code=128, why="StartError", message=NO_PYTHON_MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -88,16 +114,64 @@ def pod(role, phase="Running", *, index=None, created="1", message=None):
             "failed",
             "error: no such file",
         ),
+        # What Kubernetes says a moment later.
+        (job(), [pod("driver", "Succeeded", code=0, message="")], "finished", ""),
+        (job(FailureTarget="policy"), [], "failed", "policy"),
+        (job(), [pod("driver", "Failed", message="error: no such file")], "failed", NO_FILE),
+        (job(), [NO_PYTHON], "failed", NO_PYTHON_MESSAGE),
     ],
 )
 def test_the_state_of_a_job(found, pods, state, reason):
-    summary = summarize(found, pods, tuple)
+    summary = summary_of(found, pods)
     assert (summary.state, summary.reason) == (state, reason)
+
+
+KILLED = pod("driver", "Failed", code=137, message="", at="2026-11-01T09:59:55Z")
+EVICTED = pod("driver", "Failed", code=143, message="", at="2026-11-01T09:59:55Z")
+EVICTED["status"]["conditions"] = [
+    {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+]
+BUG = pod(
+    "driver", "Failed", code=70, message="Traceback\nKeyError: 'x'", at="2026-11-01T09:00:00Z"
+)
+NEXT = pod("driver", "Pending", created="2")
+
+
+@pytest.mark.parametrize(
+    ("found", "pods", "reason", "seconds"),
+    [
+        (job(), [KILLED], "its driver was killed (SIGKILL); start 2 of 21", 5),
+        # The Job knows of those whose pods are gone.
+        (job(failed=4), [KILLED], "its driver was killed (SIGKILL); start 5 of 21", 5),
+        (
+            job(),
+            [KILLED, NEXT],
+            "its driver was killed (SIGKILL); start 2 of 21: it waits for a node",
+            0,
+        ),
+        (
+            job(),
+            [BUG],
+            "its driver failed (exit code 70): KeyError: 'x'; start 2 of 21: it is being created",
+            0,
+        ),
+        (job(), [EVICTED], "its driver was evicted; the next one", 5),
+        (job(), [pod("worker", index=0)], "its driver is being created", 0),
+        (job(phase="training"), [NEXT], "it waits for a node", 0),
+    ],
+)
+def test_a_job_runs_between_two_drivers_and_says_why_it_has_none(found, pods, reason, seconds):
+    summary = summary_of(found, pods)
+    assert (summary.state, summary.reason, summary.next_driver_seconds) == (
+        "running",
+        reason,
+        seconds,
+    )
 
 
 def test_running_pods_are_counted_by_role():
     pods = [pod("driver"), pod("worker", index=0), pod("worker", index=1), pod("ps", "Pending")]
-    assert summarize(job(), pods, tuple).pods == {"driver": 1, "worker": 2}
+    assert summary_of(job(), pods).pods == {"driver": 1, "worker": 2}
 
 
 def test_members_that_wait_are_named_once_for_each_reason():
@@ -108,14 +182,14 @@ def test_members_that_wait_are_named_once_for_each_reason():
     ]
     pods = [pod("driver"), pod("worker", index=3), waiting]
     pods += [pod("worker", "Pending", index=index) for index in (1, 0)]
-    assert summarize(job(), pods, tuple).reason == (
+    assert summary_of(job(), pods).reason == (
         "worker-2: its image cannot be pulled: 403; worker-0, worker-1: it waits for a node"
     )
 
 
 def test_of_many_members_that_wait_for_the_same_a_few_are_named():
     pods = [pod("driver"), *(pod("worker", "Pending", index=index) for index in range(1000))]
-    reason = summarize(job(), pods, tuple).reason
+    reason = summary_of(job(), pods).reason
     assert reason.startswith("worker-0, worker-1, worker-10, ")
     assert reason.endswith(" and 992 others: it waits for a node")
 
@@ -134,12 +208,12 @@ def test_a_driver_that_a_quota_refuses_is_said_to_wait_for_it():
         refusal("exceeded quota: small, requested: cpu=2", "2026-11-01T10:00:10Z"),
         refusal("exceeded quota: other", "2026-11-01T10:00:11Z", uid="another job"),
     ]
-    summary = summarize(job(), [], lambda: refusals)
+    summary = summary_of(job(), [], refusals)
     assert summary.state == "waiting"
     assert summary.reason == (
         "its driver cannot be created: exceeded quota: small, requested: cpu=2"
     )
-    assert summarize(job(), [pod("driver")], lambda: refusals).reason == "", "it was created since"
+    assert summary_of(job(), [pod("driver")], refusals).reason == "", "it was created since"
 
 
 class Running:
@@ -230,15 +304,34 @@ class TestJob:
         # A job of a thousand pods is not read for it.
         assert all("app.kubernetes.io/component=driver" in selector for selector in api.lists)
 
-    def test_a_driver_that_ends_meanwhile_is_no_error(self):
-        api = ScriptedApi(job(), [pod("driver")])
+    @pytest.mark.parametrize("seconds", [0, 3])
+    def test_a_driver_that_has_just_ended_is_no_error(self, seconds):
+        """Kubernetes says a moment longer that it runs."""
+        api, pauses = ScriptedApi(job(), [pod("driver")]), []
+
+        def pause(length):
+            pauses.append(length)
+            if len(pauses) > seconds:
+                api.pods = [pod("driver", "Failed")]
 
         def execute(*_):
-            api.pods = [pod("driver", "Failed")]
-            raise ApiError(500, "container not found")
+            raise ApiError(500, "Handshake status 500 … container not found")
 
         api.execute = execute
-        assert SubmittedJob(api, "clicks").run_in_driver(["status"]) is None
+        found = SubmittedJob(api, "clicks", pause=pause)
+        assert found.run_in_driver(["status"]) is None
+        assert found.read_endpoint() is None
+
+    def test_a_driver_that_goes_on_refusing_is_an_error(self):
+        api, pauses = ScriptedApi(job(), [pod("driver")]), []
+
+        def execute(*_):
+            raise ApiError(500, "it is ill")
+
+        api.execute = execute
+        with pytest.raises(ApiError, match="it is ill"):
+            SubmittedJob(api, "clicks", pause=pauses.append).run_in_driver(["status"])
+        assert 5 < sum(pauses) < 60
 
     def test_an_error_of_a_driver_that_runs_is_told(self):
         api = ScriptedApi(job(), [pod("driver")])
@@ -367,7 +460,7 @@ def test_a_pod_that_reads_sees_neither_secrets_nor_the_api_and_needs_little():
     assert "serviceAccountName" not in spec
     assert spec["securityContext"] == TEMPLATE["securityContext"]
     assert container["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "512Mi"}}
-    assert {one["name"]: one["readOnly"] for one in container["volumeMounts"]} == {
+    assert {one["name"]: one.get("readOnly", False) for one in container["volumeMounts"]} == {
         "work": True,
         "tmp": False,
     }

@@ -1,6 +1,7 @@
 """What `ctrpipe submit` creates, in which order, and what it refuses; the API is scripted."""
 
 import copy
+import json
 import shutil
 from pathlib import Path
 
@@ -179,7 +180,7 @@ class TestPlan:
             for rule in rules
             for code in rule.get("onExitCodes", {}).get("values", ())
         }
-        assert by_code == {1: "FailJob", 143: "Ignore"}
+        assert by_code == {1: "FailJob", 128: "FailJob", 143: "Ignore"}
 
     def test_its_pod_runs_the_config_and_goes_on_where_the_one_before_ended(self, loaded):
         template = objects_of(loaded("train.epochs=3"))[0]["spec"]["template"]
@@ -410,6 +411,139 @@ class TestSubmit:
     def test_what_the_job_s_account_may_do_for_no_reason_is_named(self, submit):
         rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
         assert "may also get, list secrets" in submit(ScriptedApi(rules=[rule]))[0]
+
+
+class TestCheckInPod:
+    class Api(ScriptedApi):
+        """A pod waits once before it runs; a command in it says what it was given."""
+
+        def __init__(self, phases=("Pending", "Running"), **options):
+            super().__init__(**options)
+            self.phases, self.commands = list(phases), []
+
+        def get(self, kind, name):
+            if kind == "Pod":
+                assert name == self.objects["Pod"]["metadata"]["name"]
+                phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
+                return {"metadata": {"name": name}, "status": {"phase": phase}}
+            return super().get(kind, name)
+
+        def delete(self, kind, name, *, uid, grace_seconds=None):
+            self.calls.append(("delete", kind, name, uid))
+
+        def execute(self, pod, command):
+            self.commands.append((pod, command))
+            return "the plan", "a warning", 3
+
+    @pytest.fixture
+    def check(self, monkeypatch, loaded):
+        def run(api, *overrides):
+            monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: api)
+            waits = []
+            answer = submission.check_in_pod(
+                loaded(*overrides), ["--json"], on_wait=waits.append, pause=lambda _: None
+            )
+            return answer, waits
+
+        return run
+
+    def test_the_command_runs_on_the_same_config_and_its_answer_is_told(self, check):
+        api = self.Api()
+        answer, waits = check(api, "train.epochs=3")
+        assert answer == ("the plan", "a warning", 3)
+        assert waits == ["it waits for a node"]
+        ((_, command),) = api.commands
+        assert command == [
+            *("python", "-m", "ctr_pipeline", "check", "/etc/ctrpipe/config/config.yaml"),
+            *("--set", "train.epochs=3", "--set", "runtime.mode=kubernetes", "--json"),
+        ]
+        assert api.objects["ConfigMap"]["data"]["config.yaml"] == CONFIG
+
+    def test_its_pod_sees_the_rows_and_not_the_secrets_of_jobs(self, check):
+        api = self.Api()
+        check(api)
+        spec = api.objects["Pod"]["spec"]
+        (container,) = spec["containers"]
+        assert {
+            one["mountPath"]: one.get("readOnly")
+            for one in container["volumeMounts"]
+            if one["name"] != "tmp"
+        } == {
+            "/work": True,
+            "/data": True,
+            "/etc/ctrpipe/config": True,
+        }
+        claims = [
+            one["persistentVolumeClaim"]
+            for one in spec["volumes"]
+            if len(one) > 1 and "persistentVolumeClaim" in one
+        ]
+        assert claims == [
+            {"claimName": "runs", "readOnly": True},
+            {"claimName": "rows", "readOnly": True},
+        ]
+        # Rows in a bucket need its credentials.
+        assert container["envFrom"] == [{"secretRef": {"name": "store"}}]
+        assert not spec["automountServiceAccountToken"]
+        assert "serviceAccountName" not in spec
+
+    def test_the_pod_goes_and_takes_its_config_along(self, check):
+        api = self.Api()
+        check(api)
+        name = api.objects["Pod"]["metadata"]["name"]
+        assert api.calls[-1] == ("delete", "Pod", name, "0a1b")
+        (owner,) = api.objects["ConfigMap"]["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", name, "0a1b")
+
+    def test_a_pod_that_does_not_start_says_why_and_goes(self, check):
+        api = self.Api(phases=["Failed"])
+        with pytest.raises(CtrPipelineError, match="does not start: not_started"):
+            check(api)
+        assert api.calls[-1][:2] == ("delete", "Pod")
+
+    @pytest.mark.parametrize(
+        ("api", "message"),
+        [
+            (Api(claims=()), "there is no PersistentVolumeClaim 'runs'"),
+            (Api(forbids={"create pods/exec"}), "may not create pods/exec"),
+        ],
+    )
+    def test_what_cannot_run_creates_nothing(self, check, api, message):
+        with pytest.raises(CtrPipelineError, match=message):
+            check(api)
+        assert not api.objects
+
+
+class TestCheckWithoutRows:
+    """`ctrpipe check` on a machine that has not the rows."""
+
+    @pytest.fixture
+    def config(self, tmp_path, monkeypatch):
+        def write(text=CONFIG):
+            monkeypatch.chdir(tmp_path)
+            Path("config.yaml").write_text(text)
+            return ["check", "config.yaml"]
+
+        return write
+
+    def test_all_else_is_checked_and_where_rows_are_looked_for_is_said(self, config, capsys):
+        assert main([*config(), "--set", "train.epochs=3"]) == 0
+        told = capsys.readouterr().out
+        assert "Its rows are not here (data.train: no such file: 'rows.tsv'" in told
+        assert "  ctrpipe check config.yaml --set train.epochs=3 --on-cluster\n" in told
+        assert main([*config(), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["rows_are_here"] is False
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (CONFIG.replace("  image: registry/ctrpipe:1\n", ""), "kubernetes.image is missing"),
+            (CONFIG.replace("  claim: runs\n", ""), "no such file: 'rows.tsv'"),
+        ],
+    )
+    def test_what_a_job_cannot_do_without_is_an_error(self, config, capsys, text, message):
+        assert main(config(text)) == 1
+        assert message in capsys.readouterr().err
 
 
 GOLDEN = Path(__file__).parent / "manifests"

@@ -9,7 +9,7 @@ from pathlib import Path
 from kubernetes_pods import LocalPods
 
 from ctr_pipeline.cli.main import main
-from ctr_pipeline.distributed.launchers.kubernetes import launcher
+from ctr_pipeline.distributed.launchers.kubernetes import drivers, launcher
 
 
 class _Api:
@@ -19,5 +19,5 @@ class _Api:
 
 
 if __name__ == "__main__":
-    launcher.KubernetesApi = _Api
+    drivers.KubernetesApi = launcher.KubernetesApi = _Api
     sys.exit(main(sys.argv[2:]))

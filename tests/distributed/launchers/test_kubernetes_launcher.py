@@ -21,6 +21,12 @@ from ctr_pipeline.distributed.coordination.launching import (
 )
 from ctr_pipeline.distributed.coordination.news import JobNews, NewsLine
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Listed
+from ctr_pipeline.distributed.launchers.kubernetes.drivers import (
+    FINAL_EXITS,
+    enter_series,
+    explain_driver_end,
+    pause_before_next,
+)
 from ctr_pipeline.distributed.launchers.kubernetes.launcher import (
     KubernetesLauncher,
     decide_memory,
@@ -584,6 +590,97 @@ class TestLauncher:
 def test_outside_of_a_cluster_the_mode_is_refused():
     with pytest.raises(CtrPipelineError, match="ctrpipe submit"):
         ClusterJob.of_this_pod({})
+
+
+DRIVER_ENVIRONMENT = {
+    "CTRPIPE_JOB": "clicks",
+    "CTRPIPE_NAMESPACE": "ads",
+    "CTRPIPE_OWNER_UID": "0a1b",
+}
+
+
+class TestSeriesOfDrivers:
+    """Each driver of a job goes on with what the one before it did."""
+
+    def enter(self, *ends):
+        class Drivers:
+            def list(self, kind, selector):
+                assert kind == "Pod"
+                assert selector == (
+                    "batch.kubernetes.io/controller-uid=0a1b,app.kubernetes.io/component=driver"
+                )
+                return Listed(tuple(reversed(drivers)), "1")
+
+        drivers = [
+            {**one, "metadata": {"creationTimestamp": f"2026-11-01T10:00:{second:02d}Z"}}
+            for second, one in enumerate(ends)
+        ]
+        return enter_series(DRIVER_ENVIRONMENT, api=Drivers())
+
+    KILLED = pod("Failed", state=ended(137))
+    BUG = pod("Failed", state=ended(70, message="Traceback\nKeyError: 'x'"))
+    CRASH = pod("Failed", state=ended(139))
+    OUT_OF_MEMORY = pod("Failed", state=ended(137, "OOMKilled"))
+    THIS = pod("Running", state={"running": {}})
+
+    def test_is_named_by_the_job(self):
+        assert self.enter(self.THIS) == "0a1b"
+
+    def test_outside_of_a_cluster_there_is_none(self):
+        assert enter_series({}) == ""
+
+    @pytest.mark.parametrize(
+        "ends", [(BUG, BUG), (BUG, BUG, KILLED), (BUG, OUT_OF_MEMORY, BUG, CRASH)]
+    )
+    def test_goes_on_after_ends_that_another_driver_may_not_have(self, ends):
+        assert self.enter(*ends, self.THIS) == "0a1b"
+
+    def test_ends_after_three_bugs_in_a_row(self):
+        with pytest.raises(CtrPipelineError) as raised:
+            self.enter(self.KILLED, self.CRASH, self.BUG, self.BUG, self.THIS)
+        assert raised.value.exit_code in FINAL_EXITS
+        assert str(raised.value).startswith(
+            "k8s:ads/clicks: 3 drivers, one after the other, ended by an error of the program; of "
+            "the last one: its driver failed (exit code 70): KeyError: 'x'. "
+        )
+
+    def test_goes_on_while_the_api_server_is_away(self, caplog):
+        class Away:
+            def list(self, _kind, _selector):
+                raise ApiError(0, "it does not answer")
+
+        assert enter_series(DRIVER_ENVIRONMENT, api=Away()) == "0a1b"
+        assert "how earlier drivers ended cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "failed to create containerd task: runc create failed: unable to start container "
+            'process: exec: "python": executable file not found in $PATH: unknown',
+            'its driver could not be started: exec: "python": executable file not found in $PATH: '
+            "unknown",
+        ),
+        ("", "its driver could not be started"),
+    ],
+)
+def test_a_container_that_cannot_start_says_why(message, words):
+    assert explain_driver_end(pod("Failed", state=ended(128, "StartError", message))) == words
+
+
+@pytest.mark.parametrize(
+    ("num_ended", "now", "seconds"),
+    [(1, 4, 6), (1, 30, 0), (2, 4, 16), (3, 0, 40), (30, 0, 600), (1, -3600, 10)],
+)
+def test_kubernetes_waits_ever_longer_for_the_next_driver(num_ended, now, seconds):
+    finished = 1_700_000_000
+    state = {"terminated": {"exitCode": 137, "finishedAt": "2023-11-14T22:13:20Z"}}
+    drivers = [
+        {**pod("Failed", state=state), "metadata": {"creationTimestamp": str(number)}}
+        for number in range(num_ended)
+    ]
+    assert pause_before_next(drivers, finished + now) == seconds
 
 
 def test_labels_of_the_job_say_how_it_does():

@@ -14,6 +14,7 @@ from waiting import wait_until
 
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.distributed.coordination.launching import LauncherContext
+from ctr_pipeline.distributed.launchers.kubernetes.api import KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.launcher import KubernetesLauncher
 from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob
 from ctr_pipeline.pipeline.job.launchers import open_launcher, series_of_drivers
@@ -103,8 +104,10 @@ def launch(request, tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "series"), [("kubernetes", "0a1b"), ("processes", "")])
-def test_drivers_follow_one_another_in_a_cluster_alone(monkeypatch, mode, series):
-    monkeypatch.setenv("CTRPIPE_OWNER_UID", "0a1b")
+def test_drivers_follow_one_another_in_a_cluster_alone(monkeypatch, tmp_path, mode, series):
+    for name, value in (("JOB", "job"), ("NAMESPACE", "namespace"), ("OWNER_UID", "0a1b")):
+        monkeypatch.setenv(f"CTRPIPE_{name}", value)
+    monkeypatch.setattr(KubernetesApi, "in_pod", lambda _namespace: LocalPods(tmp_path))
     assert series_of_drivers(RuntimeConfig(mode=mode)) == series
 
 

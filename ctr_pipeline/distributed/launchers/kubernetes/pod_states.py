@@ -78,6 +78,22 @@ def read_end(pod: dict[str, Any], *, stopped: bool = False) -> PodEnd | None:
     return PodEnd(reason, exit_code, message)
 
 
+def read_exit_code(pod: dict[str, Any]) -> int | None:
+    """How the container of a pod exited; None: it has not, or left no status."""
+    found = _terminated(pod).get("exitCode")
+    return None if found is None else int(found)
+
+
+def read_finish(pod: dict[str, Any]) -> str:
+    """When the container of a pod ended, as Kubernetes writes it; empty: nobody says."""
+    return str(_terminated(pod).get("finishedAt") or "")
+
+
+def was_disrupted(pod: dict[str, Any]) -> bool:
+    """Whether a pod ended, or ends, by no fault of its own."""
+    return _disruption(pod.get("status", {})) is not None
+
+
 def end_of_deleted(pod: dict[str, Any], *, stopped: bool) -> PodEnd:
     """How a pod that is gone ended, by the last that was seen of it."""
     end = read_end(pod, stopped=stopped)
@@ -120,6 +136,10 @@ def is_faulty(pod: dict[str, Any]) -> bool:
 
 def _waiting(status: dict[str, Any]) -> dict[str, Any]:
     return dict(_container(status).get("state", {}).get("waiting") or {})
+
+
+def _terminated(pod: dict[str, Any]) -> dict[str, Any]:
+    return dict(_container(pod.get("status", {})).get("state", {}).get("terminated") or {})
 
 
 def _container(status: dict[str, Any]) -> dict[str, Any]:

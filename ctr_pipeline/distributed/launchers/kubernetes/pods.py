@@ -35,6 +35,13 @@ METRICS_PORT = "metrics"
 """Name of the port of every pod that Prometheus asks."""
 _METRICS_PORT = 9464
 
+DRIVER = "driver"
+"""Its role in labels and names."""
+CONTROLLER_LABEL = "batch.kubernetes.io/controller-uid"
+"""Of drivers: the UID of their Job."""
+PHASE_LABEL = "ctrpipe.dev/phase"
+"""Of a Job: what its driver does; it has none before the first one tells."""
+
 JOB_LABEL = "app.kubernetes.io/instance"
 ROLE_LABEL = "app.kubernetes.io/component"
 INDEX_LABEL = "ctrpipe.dev/index"
@@ -46,7 +53,6 @@ RESTARTS_ANNOTATION = "ctrpipe.dev/restarts"
 _JOB_VARIABLE = "CTRPIPE_JOB"
 _NAMESPACE_VARIABLE = "CTRPIPE_NAMESPACE"
 _OWNER_VARIABLE = "CTRPIPE_OWNER_UID"
-_OWNER_LABEL = "batch.kubernetes.io/controller-uid"
 _WORKER_GRACE_SECONDS = 30
 
 
@@ -70,13 +76,12 @@ class ClusterJob:
         Raises:
             CtrPipelineError: This is no driver pod.
         """
-        try:
-            return cls(*(environment[name] for name in _OF_THE_JOB))
-        except KeyError:
+        if not is_driver(environment):
             raise CtrPipelineError(
                 "runtime.mode: kubernetes runs in a pod of the cluster only",
                 remedy="Start the job with 'ctrpipe submit CONFIG'",
-            ) from None
+            )
+        return cls(*(environment[name] for name in _OF_THE_JOB))
 
     @property
     def owner_reference(self) -> Manifest:
@@ -94,9 +99,9 @@ class ClusterJob:
 _OF_THE_JOB = (_JOB_VARIABLE, _NAMESPACE_VARIABLE, _OWNER_VARIABLE)
 
 
-def owner_of_this_pod(environment: Mapping[str, str] = os.environ) -> str:
-    """UID of the Job whose driver this pod is; empty: this is no driver pod."""
-    return environment.get(_OWNER_VARIABLE, "")
+def is_driver(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is the driver pod of a job."""
+    return all(name in environment for name in _OF_THE_JOB)
 
 
 def driver_environment(job: str) -> list[Manifest]:
@@ -104,7 +109,7 @@ def driver_environment(job: str) -> list[Manifest]:
     return [
         {"name": _JOB_VARIABLE, "value": job},
         _from_field(_NAMESPACE_VARIABLE, "metadata.namespace"),
-        _from_field(_OWNER_VARIABLE, f"metadata.labels['{_OWNER_LABEL}']"),
+        _from_field(_OWNER_VARIABLE, f"metadata.labels['{CONTROLLER_LABEL}']"),
     ]
 
 

@@ -14,7 +14,12 @@ from typing import Any, Protocol
 
 from ctr_pipeline.distributed.coordination.news import JobNews, NewsLine, Topic
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError
-from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob, Manifest, job_labels
+from ctr_pipeline.distributed.launchers.kubernetes.pods import (
+    PHASE_LABEL,
+    ClusterJob,
+    Manifest,
+    job_labels,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _EVERY_SECONDS = 5.0
@@ -117,7 +122,7 @@ def describe_news(news: JobNews) -> Manifest:
     at = news.checkpoint_at
     return {
         "labels": {
-            "ctrpipe.dev/phase": news.phase,
+            PHASE_LABEL: news.phase,
             "ctrpipe.dev/percent": str(int(100 * news.fraction)),
             "ctrpipe.dev/workers": str(news.num_workers),
             "ctrpipe.dev/samples-per-second": f"{news.samples_per_second:.0f}",
