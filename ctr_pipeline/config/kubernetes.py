@@ -1,9 +1,9 @@
 """The section `kubernetes:` of the config: what the pods of a job look like."""
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ctr_pipeline.specs.section import Section
 
@@ -58,6 +58,26 @@ class MemberPodConfig(PodConfig):
     @classmethod
     def _is_size(cls, value: Quantity | None) -> Quantity | None:
         return cls._is_quantity(value)
+
+
+class WorkerPodConfig(MemberPodConfig):
+    """The pods of workers, the first of which may have another priority."""
+
+    high: int = Field(
+        default=0,
+        ge=0,
+        description="The first so many workers have high_priority_class, and the others "
+        "priority_class, so that pods of other work take the place of the others alone.",
+    )
+    high_priority_class: str | None = Field(
+        default=None, min_length=1, description="Name of the PriorityClass of the first workers."
+    )
+
+    @model_validator(mode="after")
+    def _have_a_class(self) -> Self:
+        if (self.high > 0) != (self.high_priority_class is not None):
+            raise ValueError("high and high_priority_class are given together, or neither is")
+        return self
 
 
 class KubernetesConfig(Section):
@@ -121,8 +141,8 @@ class KubernetesConfig(Section):
     parameter_servers: MemberPodConfig = Field(
         default=MemberPodConfig(), description="Pods that hold embedding rows."
     )
-    workers: MemberPodConfig = Field(
-        default=MemberPodConfig(), description="Pods that compute gradients."
+    workers: WorkerPodConfig = Field(
+        default=WorkerPodConfig(), description="Pods that compute gradients."
     )
 
     @field_validator("volumes")

@@ -23,7 +23,7 @@ _COUNTS = frozenset({"pods", "count/pods"})
 
 @dataclass(frozen=True)
 class PodNeed:
-    """The pods of one role of a job.
+    """The pods of one role of a job, or those of one priority.
 
     Attributes:
         key: The config key, such as `kubernetes.workers`.
@@ -148,11 +148,11 @@ def _fewer_workers(
     quota: str, resource: str, free: Decimal, amounts: Sequence[tuple[PodNeed, Decimal]]
 ) -> str:
     """One sentence; only workers have a number that may differ."""
-    growing = next((need, amount) for need, amount in amounts if need.most > need.least)
-    fixed = sum((a * need.least for need, a in amounts if need is not growing[0]), Decimal(0))
-    fit = int((free - fixed) // growing[1])
+    key, each = next((one.key, amount) for one, amount in amounts if one.most > one.least)
+    fixed = sum((amount * one.least for one, amount in amounts if one.key != key), Decimal(0))
+    most = sum(one.most for one, _ in amounts if one.key == key)
     return (
-        f"{fit} of {growing[0].most} workers fit into the quota '{quota}' now: "
+        f"{int((free - fixed) // each)} of {most} workers fit into the quota '{quota}' now: "
         f"{_written(free)} of {resource} are free"
     )
 

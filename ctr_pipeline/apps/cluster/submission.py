@@ -260,7 +260,7 @@ class PlannedPod:
 
 
 def plan_pods(config: Config, job: Manifest) -> list[PlannedPod]:
-    """The pods of a job, one for each role, as its Job and its driver will make them.
+    """The pods of a job, one of each kind, as its Job and its driver will make them.
 
     Args:
         job: The Job as `plan_objects` planned it.
@@ -273,30 +273,35 @@ def plan_pods(config: Config, job: Manifest) -> list[PlannedPod]:
     driver = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     workers = config.runtime.workers
     least, most = (1, 1) if workers == "auto" else (workers.min, workers.max)
-    members: list[tuple[Literal["ps", "worker"], str, int, int]] = [
-        ("worker", "workers", least, most)
+    # Workers of the one priority, then of the other.
+    high = min(config.kubernetes.workers.high, most)
+    members: list[tuple[Literal["ps", "worker"], int, int, int]] = [
+        ("worker", 0, min(least, high), high),
+        ("worker", high, max(least - high, 0), most - high),
     ]
     if number := config.runtime.num_servers:
-        members.insert(0, ("ps", "parameter_servers", number, number))
+        members.insert(0, ("ps", 0, number, number))
+    keys = {"ps": "kubernetes.parameter_servers", "worker": "kubernetes.workers"}
     return [
         PlannedPod("kubernetes.master", driver, 1, 1),
         *(
             PlannedPod(
-                f"kubernetes.{key}", _planned_member(config, role, name, namespace), least, most
+                keys[role], _planned_member(config, role, index, name, namespace), least, most
             )
-            for role, key, least, most in members
+            for role, index, least, most in members
+            if most > 0
         ),
     ]
 
 
 def _planned_member(
-    config: Config, role: Literal["ps", "worker"], job: str, namespace: str
+    config: Config, role: Literal["ps", "worker"], index: int, job: str, namespace: str
 ) -> Manifest:
     folder = PurePosixPath(config.kubernetes.folder)
     return member_pod(
         config.kubernetes,
         ClusterJob(job, namespace, "unknown"),
-        MemberStart(role, 0, incarnation="planned"),
+        MemberStart(role, index, incarnation="planned"),
         ["-m", "ctr_pipeline", role],
         logs_folder=Path(folder / config.output / "job/logs"),
         working_folder=Path(folder),

@@ -21,7 +21,7 @@ from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi, Listed
 from ctr_pipeline.distributed.rpc.access import make_secrets
-from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.errors import ConfigError, CtrPipelineError
 
 CONFIG = """
 name: Daily Clicks!
@@ -226,6 +226,11 @@ class TestPlan:
         printed = list(yaml.safe_load_all(render_manifests(loaded(), name="clicks")))
         assert printed == objects_of(loaded())
 
+    @pytest.mark.parametrize("given", ["high=2", "high_priority_class=first"])
+    def test_the_first_workers_have_a_number_and_a_priority(self, loaded, given):
+        with pytest.raises(ConfigError, match=r"kubernetes\.workers: high and high_priority_class"):
+            loaded(f"kubernetes.workers.{given}")
+
     @pytest.mark.parametrize("key", ["image", "claim"])
     def test_what_a_cluster_needs_is_asked_for(self, loaded, key):
         with pytest.raises(CtrPipelineError, match=f"kubernetes.{key} is missing"):
@@ -368,6 +373,22 @@ class TestSubmit:
         api = ScriptedApi(quotas=[quota(pods="5")])
         warnings = submit(api, "runtime.workers.max=10")
         assert warnings[0].startswith("3 of 10 workers fit into the quota 'small' now")
+
+    def test_workers_of_either_priority_are_checked_and_counted_together(self, submit):
+        priorities = (
+            "kubernetes.workers.high=2",
+            "kubernetes.workers.high_priority_class=first",
+            "runtime.workers={min: 1, max: 10}",
+        )
+        api = ScriptedApi(quotas=[quota(pods="5")])
+        (warning,) = submit(api, *priorities)
+        assert warning.startswith("3 of 10 workers fit into the quota 'small' now")
+        assert api.calls.count(("check", "Pod")) == 4
+        # A quota of one priority counts its pods alone.
+        scope = {"scopeName": "PriorityClass", "operator": "In", "values": ["first"]}
+        of_first = quota(pods="1") | {"spec": {"scopeSelector": {"matchExpressions": [scope]}}}
+        (warning,) = submit(ScriptedApi(quotas=[of_first]), *priorities)
+        assert warning.startswith("1 of 2 workers fit into the quota 'small' now")
 
     def test_a_quota_that_may_not_be_read_is_named(self, submit):
         assert "you may not list resourcequotas" in submit(ScriptedApi(quotas=None))[0]

@@ -12,7 +12,7 @@ from kubernetes_pods import LocalPods
 from launched import SLEEP, Scripts
 from waiting import wait_until
 
-from ctr_pipeline.config.kubernetes import KubernetesConfig, MemberPodConfig
+from ctr_pipeline.config.kubernetes import KubernetesConfig, MemberPodConfig, WorkerPodConfig
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     LauncherBusyError,
@@ -162,11 +162,11 @@ def test_why_a_pod_waits(found, words):
 
 
 class TestManifest:
-    def build(self, options=None, role="worker", grace=30.0):
+    def build(self, options=None, role="worker", grace=30.0, index=3):
         return member_pod(
             options or KubernetesConfig(image="ctrpipe:1", claim="runs"),
             JOB,
-            MemberStart(role, 3, "c0ffee"),
+            MemberStart(role, index, "c0ffee"),
             ["-m", "ctr_pipeline", role],
             logs_folder=Path("/runs/clicks/logs"),
             working_folder=Path("/runs"),
@@ -220,9 +220,19 @@ class TestManifest:
         assert metadata["annotations"]["kueue.x-k8s.io/pod-suspending-parent"]
         assert "kueue" not in str(self.build())
 
+    def test_the_first_workers_have_another_priority(self):
+        workers = WorkerPodConfig(priority_class="low", high=2, high_priority_class="high")
+        options = KubernetesConfig(image="i", workers=workers)
+
+        def priority(role, index):
+            return self.build(options, role, index=index)["spec"].get("priorityClassName")
+
+        assert [priority("worker", index) for index in range(3)] == ["high", "high", "low"]
+        assert priority("ps", 0) is None
+
     def test_what_no_key_is_for_is_patched_in(self):
         patch = {"spec": {"containers": [{"name": "ctrpipe", "tty": True}], "volumes": None}}
-        options = KubernetesConfig(image="i", workers=MemberPodConfig(patch=patch, memory="4Gi"))
+        options = KubernetesConfig(image="i", workers=WorkerPodConfig(patch=patch, memory="4Gi"))
         spec = self.build(options)["spec"]
         (container,) = spec["containers"]
         assert container["tty"]

@@ -160,7 +160,7 @@ def member_pod(
     ]
     manifest = pod_template(
         options,
-        member_options(options, start.role),
+        _with_priority(options, start),
         job=job.name,
         role=start.role,
         command=command,
@@ -188,6 +188,14 @@ def member_pod(
     if lost_node is not None:
         _avoid_node(manifest["spec"], lost_node)
     return {"apiVersion": "v1", "kind": "Pod", **manifest}
+
+
+def _with_priority(options: KubernetesConfig, start: MemberStart) -> MemberPodConfig:
+    """What the config says of a member's pod, with the priority of its place."""
+    workers = options.workers
+    if start.role == "worker" and start.index < workers.high:
+        return workers.model_copy(update={"priority_class": workers.high_priority_class})
+    return member_options(options, start.role)
 
 
 def _avoid_node(spec: Manifest, node: str) -> None:
