@@ -1,20 +1,16 @@
 """`ctrpipe check`: the resolved plan, before all data is read."""
 
-import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import ConfigFile, Overrides
-from ctr_pipeline.cli.session import CommandSession
+from ctr_pipeline.cli.session import CommandSession, command_line
 
 if TYPE_CHECKING:
     from ctr_pipeline.config import LoadedConfig
-
-_FOR_CLUSTER = "runtime.mode=kubernetes"
 
 
 @command(Panel.PIPELINE)
@@ -44,7 +40,7 @@ def check(
 
     """
     if on_cluster:
-        return _check_in_pod(session, session.load(config, [*(overrides or ()), _FOR_CLUSTER]))
+        return _check_in_pod(session, session.load_for_cluster(config, overrides))
     loaded = session.read(config, overrides)
     from ctr_pipeline.apps.check import check_config
     from ctr_pipeline.cli.tables import check_payload, print_check
@@ -55,34 +51,29 @@ def check(
     except NoSuchFileError as error:
         if loaded.config.kubernetes.claim is None:
             raise
-        for_cluster = session.load(config, [*(overrides or ()), _FOR_CLUSTER])
-        _check_without_rows(session, for_cluster, config, overrides or [], str(error))
+        next_step = command_line("check", str(config), overrides, "--on-cluster")
+        for_cluster = session.load_for_cluster(config, overrides)
+        _check_without_rows(session, for_cluster, missing=str(error), next_step=next_step)
         return 0
     session.show(check_payload(result), lambda: print_check(result, reasons=session.verbosity > 0))
     return 0
 
 
 def _check_without_rows(
-    session: CommandSession,
-    loaded: "LoadedConfig",
-    path: Path,
-    overrides: list[str],
-    missing: str,
+    session: CommandSession, loaded: "LoadedConfig", *, missing: str, next_step: str
 ) -> None:
     """Checks what needs no rows, and says where they are looked for."""
     from ctr_pipeline.apps.cluster import submission
 
     submission.render_manifests(loaded, name=submission.name_job(loaded.config))
-    options = [part for one in overrides for part in ("--set", one)]
-    command_line = shlex.join(["ctrpipe", "check", str(path), *options, "--on-cluster"])
     claim = loaded.config.kubernetes.claim
     session.show(
-        {"rows_are_here": False, "missing": missing, "claim": claim, "next": command_line},
+        {"rows_are_here": False, "missing": missing, "claim": claim, "next": next_step},
         lambda: typer.echo(
             "The config is valid, and a job can be made of it.\n"
             f"Its rows are not here ({missing}).\n"
             f"If they are on the claim '{claim}', this reads the first of them there, and checks "
-            f"columns, features and sizes:\n  {command_line}"
+            f"columns, features and sizes:\n  {next_step}"
         ),
     )
 

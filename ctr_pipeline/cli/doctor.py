@@ -54,7 +54,7 @@ def doctor(
             namespace = str(cluster).partition(":")[2] or None
             checks = check_cluster(namespace, None, session.progress)
         else:
-            loaded = session.load(cluster, [*(overrides or ()), "runtime.mode=kubernetes"])
+            loaded = session.load_for_cluster(cluster, overrides)
             checks = check_cluster(None, loaded, session.progress)
     failed = any(check.verdict is Verdict.FAILS for check in checks)
     payload = {"works": not failed, "checks": [asdict(check) for check in checks]}

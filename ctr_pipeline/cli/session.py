@@ -88,7 +88,7 @@ class CommandSession:
         self.progress.log(f"Reading {named}")
         loaded = self.load(path, overrides)
         if resumed_by is not None:
-            self.resume_command = _resume_command(resumed_by, named, overrides)
+            self.resume_command = command_line(resumed_by, named, overrides, "--resume")
         return loaded
 
     def load(self, path: Path, overrides: Sequence[str] | None) -> "LoadedConfig":
@@ -106,6 +106,10 @@ class CommandSession:
         self.run_folder = loaded.config.run_folder
         conceal_values(loaded.config.has_sensitive_columns)
         return loaded
+
+    def load_for_cluster(self, path: Path, overrides: Sequence[str] | None) -> "LoadedConfig":
+        """Like `load`, for a run on Kubernetes."""
+        return self.load(path, [*(overrides or ()), "runtime.mode=kubernetes"])
 
     def show(self, payload: Any, render: Callable[[], None]) -> None:
         """Prints a result: `payload` as JSON with --json, otherwise by calling `render`."""
@@ -151,10 +155,10 @@ def _find_header(data: Mapping[str, Any]) -> Sequence[str]:
     return find_header(data)
 
 
-def _resume_command(verb: str, config: str, overrides: Sequence[str] | None) -> str:
-    """The command line that resumes an interrupted call, with the same overrides."""
+def command_line(verb: str, config: str, overrides: Sequence[str] | None, *flags: str) -> str:
+    """What to type for a subcommand on a config with the same overrides."""
     options = [part for override in overrides or () for part in ("--set", override)]
-    return shlex.join(["ctrpipe", verb, config, *options, "--resume"])
+    return shlex.join(["ctrpipe", verb, config, *options, *flags])
 
 
 def print_json(payload: Any) -> None:

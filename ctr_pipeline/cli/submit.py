@@ -43,7 +43,7 @@ def submit(
     from ctr_pipeline.apps.cluster import submission
     from ctr_pipeline.apps.cluster.operation import open_submitted
 
-    loaded = session.load(config, [*(overrides or ()), "runtime.mode=kubernetes"])
+    loaded = session.load_for_cluster(config, overrides)
     job_name = name or submission.name_job(loaded.config)
     if dry_run:
         sys.stdout.write(submission.render_manifests(loaded, name=job_name))

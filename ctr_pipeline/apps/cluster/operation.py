@@ -21,6 +21,7 @@ from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Kubernet
 from ctr_pipeline.distributed.launchers.kubernetes.drivers import (
     MOST_FAILURES,
     count_failures,
+    ended_in_order,
     explain_driver_end,
     has_final_end,
     in_order,
@@ -489,8 +490,8 @@ def summarize(
         if pod["status"].get("phase") == "Running":
             role = _role_of(pod)
             running[role] = running.get(role, 0) + 1
-    drivers = in_order([one for one in pods if _role_of(one) == DRIVER])
-    newest = drivers[-1] if drivers else None
+    drivers = [one for one in pods if _role_of(one) == DRIVER]
+    newest = _newest(drivers)
     state: JobState
     reason, pause = "", 0
     failed = ends.get("Failed") or ends.get("FailureTarget")
@@ -526,24 +527,20 @@ def _explain_driver(
     refusals: Callable[[], Sequence[dict[str, Any]]],
     now: float,
 ) -> tuple[str, int]:
-    """Why no driver runs, and the seconds until Kubernetes starts the next one.
-
-    Args:
-        drivers: The oldest first.
-    """
-    waiting = bool(drivers) and read_end(drivers[-1]) is None
-    ends = [explain_driver_end(one) for one in drivers if read_end(one) is not None]
-    failures = count_failures(job, drivers)
-    if waiting:
-        why = explain_waiting(drivers[-1]) or "it is being started"
+    """Why no driver runs, and the seconds until Kubernetes starts the next one."""
+    newest, ended = _newest(drivers), ended_in_order(drivers)
+    starting = newest if newest is not None and read_end(newest) is None else None
+    if starting is not None:
+        why = explain_waiting(starting) or "it is being started"
     else:
         why = _explain_creation(job, refusals())
-    if not ends:
+    if not ended:
         return why, 0
+    failures = count_failures(job, drivers)
     why = why.replace("its driver ", "it ", 1)
     start = f"start {failures + 1} of {MOST_FAILURES + 1}" if failures else "the next one"
-    pause = 0 if waiting else pause_before_next(drivers, now)
-    return f"{ends[-1]}; {start}" + ("" if pause else f": {why}"), pause
+    pause = 0 if starting else pause_before_next(drivers, now)
+    return f"{explain_driver_end(ended[-1])}; {start}" + ("" if pause else f": {why}"), pause
 
 
 def _role_of(pod: dict[str, Any]) -> str:
@@ -609,7 +606,7 @@ def _living(pods: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _newest(pods: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    return max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
+    return next(reversed(in_order(pods)), None)
 
 
 def _member_name(pod: dict[str, Any]) -> str:

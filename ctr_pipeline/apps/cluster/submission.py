@@ -59,8 +59,7 @@ _LONGEST_NAME = 32
 _DRIVER_GRACE_SECONDS = 180
 _SCRATCH = "scratch"
 """For working copies of runs at an address, in the claim."""
-
-_CTRPIPE = ("python", "-m", "ctr_pipeline")
+_CONFIG_FILE = "config.yaml"
 _CHECK_SECONDS = 600.0
 """For the first pod of an image on a node, which takes gigabytes."""
 
@@ -93,14 +92,10 @@ def plan_objects(
                 place=str(loaded.path or "config"),
                 remedy=f"Give it in the config, or with --set kubernetes.{key}=NAME",
             )
-    files, overrides = _config_files(loaded)
     folder = config.output
     if config.stored_at is not None:
-        # All pods see the claim, and no other disk of each other.
-        scratch = config.runtime.scratch or _SCRATCH
-        overrides.append(f"runtime.scratch={scratch}")
-        folder = str(working_copy(config.stored_at, scratch))
-    command = [*_CTRPIPE, *_on_config("run", overrides), "--resume"]
+        folder = str(working_copy(config.stored_at, _scratch(config)))
+    command = [*_ctrpipe("run", loaded), "--resume"]
     template = pod_template(
         options,
         options.master,
@@ -163,27 +158,36 @@ def plan_objects(
             "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
             "subjects": [subject],
         },
-        _object("v1", "ConfigMap", name, namespace) | {"data": files},
+        _object("v1", "ConfigMap", name, namespace) | {"data": _config_files(loaded)},
         _object("v1", "Secret", name, namespace) | {"type": "Opaque", "data": encoded},
         _object("networking.k8s.io/v1", "NetworkPolicy", name, namespace)
         | {"spec": {**ours, "policyTypes": ["Ingress"], "ingress": _ingress(ours, options)}},
     ]
 
 
-def _config_files(loaded: LoadedConfig) -> tuple[dict[str, str], list[str]]:
-    """The files of a config for `CONFIG_FOLDER`, by name, and the overrides that go with them."""
-    files, overrides = {"config.yaml": loaded.text}, [*loaded.overrides]
+def _config_files(loaded: LoadedConfig) -> dict[str, str]:
+    """The files of `CONFIG_FOLDER`, by name."""
+    files = {_CONFIG_FILE: loaded.text}
     if loaded.config.model.file is not None:
         path = Path(loaded.config.model.file)
         files[path.name] = _read_model(path)
-        overrides.append(f"model.file={CONFIG_FOLDER}/{path.name}")
-    return files, overrides
+    return files
 
 
-def _on_config(subcommand: str, overrides: Sequence[str]) -> list[str]:
-    """A subcommand on the config in `CONFIG_FOLDER`."""
-    arguments = [part for one in overrides for part in ("--set", one)]
-    return [subcommand, f"{CONFIG_FOLDER}/config.yaml", *arguments]
+def _ctrpipe(subcommand: str, loaded: LoadedConfig) -> list[str]:
+    """The command line of a pod on the config in `CONFIG_FOLDER`."""
+    config, overrides = loaded.config, [*loaded.overrides]
+    if config.model.file is not None:
+        overrides.append(f"model.file={CONFIG_FOLDER}/{Path(config.model.file).name}")
+    if config.stored_at is not None:
+        overrides.append(f"runtime.scratch={_scratch(config)}")
+    options = [part for one in overrides for part in ("--set", one)]
+    return ["python", "-m", "ctr_pipeline", subcommand, f"{CONFIG_FOLDER}/{_CONFIG_FILE}", *options]
+
+
+def _scratch(config: Config) -> str:
+    """The folder of working copies: all pods see the claim, and no other disk of each other."""
+    return config.runtime.scratch or _SCRATCH
 
 
 def _ingress(ours: Manifest, options: KubernetesConfig) -> list[Manifest]:
@@ -416,7 +420,9 @@ def check_in_pod(
     settings = loaded.config.kubernetes
     api = KubernetesApi.of_user(settings.namespace)
     name = f"{name_job(loaded.config)}-check-{token_hex(4)}"
-    job = plan_objects(loaded, name=name, namespace=api.namespace, secrets={})[0]
+    objects = plan_objects(loaded, name=name, namespace=api.namespace, secrets={})
+    planned = {one["kind"]: one for one in objects}
+    job, config_map = planned["Job"], planned["ConfigMap"]
     require_rights(api, COMMANDS["check --on-cluster"])
     _require_claim(api, str(settings.claim))
     seen = {one["name"] for one in job["spec"]["template"]["spec"]["volumes"]} - {"secrets"}
@@ -430,14 +436,12 @@ def check_in_pod(
         container["envFrom"] = [
             {"secretRef": {"name": one}} for one in settings.environment_from_secrets
         ]
-    files, overrides = _config_files(loaded)
     with temporary_pod(api, pod) as created:
-        config_map = _object("v1", "ConfigMap", name, api.namespace) | {"data": files}
         owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": created["metadata"]["uid"]}
         config_map["metadata"] |= {"labels": labels, "ownerReferences": [owner]}
         api.create(config_map)
         await_start(api, name, _CHECK_SECONDS, pause=pause, on_wait=on_wait)
-        return api.execute(name, [*_CTRPIPE, *_on_config("check", overrides), *options])
+        return api.execute(name, [*_ctrpipe("check", loaded), *options])
 
 
 def create_objects(api: KubernetesApi, objects: Sequence[Manifest]) -> ClusterJob:

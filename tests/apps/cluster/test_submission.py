@@ -470,13 +470,14 @@ class TestCheckInPod:
 
     def test_the_command_runs_on_the_same_config_and_its_answer_is_told(self, check):
         api = self.Api()
-        answer, waits = check(api, "train.epochs=3")
+        answer, waits = check(api, "train.epochs=3", "output=s3://bucket/runs/clicks")
         assert answer == ("the plan", "a warning", 3)
         assert waits == ["it waits for a node"]
         ((_, command),) = api.commands
         assert command == [
             *("python", "-m", "ctr_pipeline", "check", "/etc/ctrpipe/config/config.yaml"),
-            *("--set", "train.epochs=3", "--set", "runtime.mode=kubernetes", "--json"),
+            *("--set", "train.epochs=3", "--set", "output=s3://bucket/runs/clicks"),
+            *("--set", "runtime.mode=kubernetes", "--set", "runtime.scratch=scratch", "--json"),
         ]
         assert api.objects["ConfigMap"]["data"]["config.yaml"] == CONFIG
 

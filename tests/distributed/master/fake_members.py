@@ -503,17 +503,17 @@ class FakeLauncher:
         member = self.members[(role, index)]
         member.kill()
         with self._lock:
-            self._end((role, index), -9, "killed", "")
+            self._end((role, index), -9, "killed")
 
     def completed(self, member: Member) -> None:
         with self._lock:
-            self._end((member.role, member.index), 0, "completed", "")
+            self._end((member.role, member.index), 0, "completed")
 
     def terminated(self, member: Member) -> None:
         with self._lock:
-            self._end((member.role, member.index), 143, "killed", "")
+            self._end((member.role, member.index), 143, "killed")
 
-    def _end(self, place, exit_code, reason, traceback) -> None:
+    def _end(self, place, exit_code, reason) -> None:
         state = self.states[place]
         if not state.running:
             return
@@ -525,7 +525,7 @@ class FakeLauncher:
             False,
             exit_code,
             reason,
-            traceback,
+            "",
             state.restarts,
         )
 

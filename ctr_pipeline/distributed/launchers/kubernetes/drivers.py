@@ -13,7 +13,6 @@ from ctr_pipeline.distributed.coordination.relaunch import explain_end
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi, Listed
 from ctr_pipeline.distributed.launchers.kubernetes.pod_states import (
     read_end,
-    read_exit_code,
     read_finish,
     was_disrupted,
 )
@@ -72,8 +71,7 @@ def enter_series(
     except ApiError as error:
         _LOGGER.warning("how earlier drivers ended cannot be read: %s", error)
         return job.owner_uid
-    ended = [one for one in in_order(drivers) if read_end(one) is not None]
-    last = ended[-_MOST_BUGS:]
+    last = ended_in_order(drivers)[-_MOST_BUGS:]
     if len(last) == _MOST_BUGS and all(_ended_by_bug(one) for one in last):
         raise CtrPipelineError(
             f"{_MOST_BUGS} drivers, one after the other, ended by an error of the program; of the "
@@ -94,9 +92,15 @@ def in_order(drivers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(drivers, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
 
+def ended_in_order(drivers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that have ended, the oldest first."""
+    return [one for one in in_order(drivers) if read_end(one) is not None]
+
+
 def has_final_end(driver: dict[str, Any]) -> bool:
     """Whether a driver ended so that its Job fails, which Kubernetes may say a moment later."""
-    return read_exit_code(driver) in FINAL_EXITS
+    end = read_end(driver)
+    return end is not None and end.exit_code in FINAL_EXITS
 
 
 def explain_driver_end(driver: dict[str, Any]) -> str:
@@ -118,11 +122,9 @@ def count_failures(job: Mapping[str, Any], drivers: Sequence[dict[str, Any]]) ->
 
 
 def _counts(driver: dict[str, Any]) -> bool:
-    code = read_exit_code(driver)
+    end = read_end(driver)
     return (
-        read_end(driver) is not None
-        and code not in {0, EXIT_TERMINATED}
-        and not was_disrupted(driver)
+        end is not None and end.exit_code not in {0, EXIT_TERMINATED} and not was_disrupted(driver)
     )
 
 
@@ -133,7 +135,7 @@ def pause_before_next(drivers: Sequence[dict[str, Any]], now: float) -> int:
         drivers: The pods of all drivers that are still listed.
         now: Unix time, which need not be quite that of the cluster.
     """
-    ended = [one for one in in_order(drivers) if read_end(one) is not None]
+    ended = ended_in_order(drivers)
     finish = read_finish(ended[-1]) if ended else ""
     if not finish:
         return 0

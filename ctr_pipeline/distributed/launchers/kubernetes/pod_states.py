@@ -57,13 +57,12 @@ def read_end(pod: dict[str, Any], *, stopped: bool = False) -> PodEnd | None:
         stopped: The launcher had deleted it.
     """
     status = pod.get("status", {})
-    ended = _container(status).get("state", {}).get("terminated")
-    phase = status.get("phase")
-    if ended is None and phase not in {"Succeeded", "Failed"}:
+    ended = _terminated(pod)
+    if not ended and status.get("phase") not in {"Succeeded", "Failed"}:
         return None
-    message = (ended or {}).get("message") or status.get("message") or ""
+    message = ended.get("message") or status.get("message") or ""
     disrupted = None if stopped else _disruption(status)
-    if ended is None:
+    if not ended:
         # Evicted or lost before its container left a status.
         reason: ExitReason = disrupted or ("killed" if stopped else "not_started")
         return PodEnd(reason, None, message)
@@ -76,12 +75,6 @@ def read_end(pod: dict[str, Any], *, stopped: bool = False) -> PodEnd | None:
     if disrupted is not None and reason in {"killed", "completed"}:
         reason = disrupted
     return PodEnd(reason, exit_code, message)
-
-
-def read_exit_code(pod: dict[str, Any]) -> int | None:
-    """How the container of a pod exited; None: it has not, or left no status."""
-    found = _terminated(pod).get("exitCode")
-    return None if found is None else int(found)
 
 
 def read_finish(pod: dict[str, Any]) -> str:
