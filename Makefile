@@ -48,7 +48,7 @@ demo-elastic: sample ## Train on two PS and two workers, kill one of each, lose 
 	$(BIN)/python benchmarks/elastic_demo.py configs/criteo_elastic.yaml --data $(DATA) --output $(DEMO)-elastic
 
 .PHONY: demo-kubernetes
-demo-kubernetes: cluster ## Train on a Kubernetes of this machine, kill a worker, a PS and the master; as root
+demo-kubernetes: cluster ## Train on a Kubernetes of this machine, kill pods and drain a node; as root
 	@mkdir -p data/sample
 	@test -f data/sample/kubernetes.txt || \
 		$(BIN)/ctrpipe sample criteo --rows 40000 --seed $(SEED) --output data/sample/kubernetes.txt

@@ -84,15 +84,19 @@ def lose(
     name: str,
     strike: Callable[[], str],
     is_back: Callable[[], bool],
-) -> None:
-    """Has a member end, and waits until another one is in its place and steps run again.
+) -> int:
+    """Has members end, and waits until others are in their places and steps run again.
 
     Args:
-        strike: Ends it, and says how.
+        name: What is lost.
+        strike: Ends it, and says so.
+
+    Returns:
+        Records that are computed a second time for it.
     """
     before = run.now.records
     began = time.monotonic()
-    story.tell(f"{strike()}: {name} is dead, {before.trained:,} records counted")
+    story.tell(f"{strike()}; {before.trained:,} records counted")
 
     def replaced() -> bool:
         story.tell_events()
@@ -100,14 +104,15 @@ def lose(
 
     run.wait_for(f"a new {name}", replaced, 120.0)
     run.wait_for("running steps", run.is_training, 120.0)
-    after = run.now.records
+    repeated = run.now.records.repeated - before.repeated
     pauses = run.progress_seconds(began, time.monotonic())
     story.tell_events()
     story.tell(
         f"{name} is back; the longest pause without progress was "
-        f"{pauses[0] if pauses else 0.0:.1f} s, and {after.repeated - before.repeated:,} records "
+        f"{pauses[0] if pauses else 0.0:.1f} s, and {repeated:,} records "
         "are computed a second time"
     )
+    return repeated
 
 
 def kill(run: WatchedRun, story: Story, role: Role, index: int) -> None:
@@ -116,7 +121,7 @@ def kill(run: WatchedRun, story: Story, role: Role, index: int) -> None:
 
     def strike() -> str:
         run.send(victim.pid, signal.SIGKILL)
-        return f"kill -9 {victim.pid}"
+        return f"kill -9 {victim.pid}: {victim.name} is dead"
 
     lose(run, story, victim.name, strike, run.watch_for_next(role, index))
 

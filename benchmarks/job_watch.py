@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Self
 
 from ctr_pipeline.distributed.coordination.job.status import MemberStatus
@@ -93,11 +94,14 @@ class JobWatch(ABC):
     def tail(self, num_lines: int = 15) -> str:
         """The last lines of what it tells its user."""
 
-    def call(self, *arguments: str, timeout_seconds: float | None = None) -> str:
+    def call(
+        self, *arguments: str, timeout_seconds: float | None = None, folder: Path | None = None
+    ) -> str:
         """Runs a `ctrpipe` command as the user of the job does; its stdout.
 
         Args:
             timeout_seconds: None: `call_seconds`.
+            folder: It is called there; None: in the current one.
 
         Raises:
             CommandError: It failed.
@@ -105,6 +109,7 @@ class JobWatch(ABC):
         done = subprocess.run(
             [*CTRPIPE, *arguments],
             env=self.environment,
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=timeout_seconds or self.call_seconds,

@@ -1,9 +1,10 @@
-"""Kills a worker, a server and the master of a job on Kubernetes before your eyes; nothing is lost.
+"""Kills and drains pods of a job on Kubernetes before your eyes; nothing is lost.
 
-A Kubernetes of one node starts on this machine, as root, in networks that lead nowhere, with an
-image of this environment. `ctrpipe submit` trains there on a parameter server and two workers. One
-pod after the other is killed; what the job makes of it is shown as it happens. At the end the
-report is fetched, the records are counted, and everything is removed but the output.
+A Kubernetes of two nodes starts on this machine, as root, in networks that lead nowhere, with an
+image of this environment. `ctrpipe submit` trains there on a parameter server and two workers. The
+pods of a worker, of the server and of the master are killed, one after the other; then the node of
+the server is drained, which costs no record. What the job makes of it is shown as it happens. At
+the end the report is fetched, the records are counted, and everything is removed but the output.
 
     export PYTHONPATH=tests/cluster
     python benchmarks/kubernetes_demo.py configs/criteo_elastic.yaml --data FILE --output FOLDER
@@ -22,7 +23,7 @@ from job_watch import CommandError, MissedError, OverdueError
 from kubernetes_cluster import ClusterError
 from namespaces import missing_rights
 from pod_faults import FAULTS
-from pod_run import PodRun, pod_config, started_cluster, volume_folder
+from pod_run import ANY_NODE, PodRun, pod_config, started_cluster, volume_folder
 from python_image import CTRPIPE_IMAGE
 
 from ctr_pipeline.distributed.coordination.messages import Role
@@ -39,7 +40,7 @@ def kill(run: PodRun, story: Story, role: Role) -> None:
 
     def strike() -> str:
         with FAULTS["killed"].strike(run, (role,)):
-            return f"kill -9 of all that runs in pod {pod}"
+            return f"kill -9 of all that runs in pod {pod}: {role}-0 is dead"
 
     pod, is_back = run.first_pod(role), run.watch_for_next(role)
     lose(run, story, f"{role}-0", strike, is_back)
@@ -47,6 +48,27 @@ def kill(run: PodRun, story: Story, role: Role) -> None:
         is_same = run.incarnations() == others
         same = "the same pods as before" if is_same else "not all the same pods as before"
         story.tell(f"         servers and workers are {same}")
+
+
+def drain(run: PodRun, story: Story) -> bool:
+    """Empties the node of the server, as before its maintenance; whether that cost no record."""
+    node = run.node_of("ps")
+    members = run.members_on(node)
+    are_next = [run.watch_for_next(role, index) for role, index in members]
+    names = ", ".join(sorted(f"{role}-{index}" for role, index in members))
+    command = ("drain", node, "--force", "--delete-emptydir-data", "--ignore-daemonsets")
+
+    def strike() -> str:
+        run.cluster.kubectl(*command)
+        return f"kubectl {' '.join(command)}: {names} were asked to end, and have ended"
+
+    try:
+        repeated = lose(run, story, names, strike, lambda: all(is_next() for is_next in are_next))
+    finally:
+        run.cluster.kubectl("uncordon", node)
+    if repeated:
+        story.tell(f"this is not as it should be: the drain cost {repeated:,} records")
+    return not repeated
 
 
 def show(run: PodRun, config: dict[str, Any], output: Path) -> int:
@@ -57,10 +79,12 @@ def show(run: PodRun, config: dict[str, Any], output: Path) -> int:
     run.wait_for("training", run.is_training, _START_SECONDS)
     story.tell("training; 'ctrpipe jobs' shows")
     print(run.call("jobs", "--namespace", run.name))
-    fractions = [(1 + number) / (1 + len(KILLED)) for number in range(len(KILLED))]
-    for fraction, role in zip(fractions, KILLED, strict=True):
-        wait_until_trained(run, story, fraction)
+    faults = len(KILLED) + 1
+    for number, role in enumerate(KILLED, 1):
+        wait_until_trained(run, story, number / (1 + faults))
         kill(run, story, role)
+    wait_until_trained(run, story, faults / (1 + faults))
+    is_free = drain(run, story)
     until = time.monotonic() + _RUN_SECONDS
     while not run.has_ended and time.monotonic() < until:
         story.tell_events()
@@ -74,7 +98,7 @@ def show(run: PodRun, config: dict[str, Any], output: Path) -> int:
     left = run.delete()
     story.tell(f"left in the namespace: {', '.join(left) or 'nothing'}")
     code = sum_up(run.metrics(output), output / "report.html", config["train"]["epochs"], KILLED)
-    return 1 if left else code
+    return 1 if left or not is_free else code
 
 
 def main() -> int:
@@ -93,9 +117,9 @@ def main() -> int:
     config = pod_config(load_config(arguments.config, arguments.epochs))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(volume_folder())
-        cluster = stack.enter_context(started_cluster(arguments.cluster))
+        cluster = stack.enter_context(started_cluster(arguments.cluster, nodes=2))
         stack.enter_context(cluster.network())
-        run = PodRun(cluster, folder, config, arguments.data, name="demo")
+        run = PodRun(cluster, folder, config, arguments.data, name="demo", pods=ANY_NODE)
         stack.enter_context(run)
         try:
             return show(run, config, arguments.output.resolve())

@@ -31,6 +31,7 @@ from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.distributed.coordination.messages import Empty, Role
 from ctr_pipeline.distributed.launchers.kubernetes.api import KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
+    DRIVER,
     INDEX_LABEL,
     JOB_LABEL,
     ROLE_LABEL,
@@ -238,9 +239,16 @@ class PodRun(JobWatch):
 
     def pods_on(self, node: str) -> set[str]:
         """Names of its pods on a node, also of those that are to end."""
-        on_node = f"--field-selector=spec.nodeName={node}"
-        pods = self.cluster.get("pods", "--namespace", self.name, on_node)["items"]
-        return {pod["metadata"]["name"] for pod in pods}
+        return {pod["metadata"]["name"] for pod in self._pods_on(node)}
+
+    def members_on(self, node: str) -> list[tuple[Role, int]]:
+        """Which members have their pods there; the master's is that of the driver."""
+        found: list[tuple[Role, int]] = []
+        for pod in self._pods_on(node):
+            labels = pod["metadata"]["labels"]
+            role, index = labels[ROLE_LABEL], int(labels.get(INDEX_LABEL, 0))
+            found.append(("master" if role == DRIVER else role, index))
+        return found
 
     def delete_pods(self, roles: Sequence[Role], *options: str) -> None:
         """Deletes the first pod of each role; returns before they have ended."""
@@ -277,6 +285,13 @@ class PodRun(JobWatch):
     def metrics(self, fetched: Path) -> dict[str, Any]:
         """`metrics.json` of a folder that was fetched."""
         found: dict[str, Any] = json.loads((fetched / "metrics.json").read_text("utf-8"))
+        return found
+
+    def _pods_on(self, node: str) -> list[dict[str, Any]]:
+        on_node = f"--field-selector=spec.nodeName={node}"
+        found: list[dict[str, Any]] = self.cluster.get("pods", "--namespace", self.name, on_node)[
+            "items"
+        ]
         return found
 
     def _running_pod(self, component: str, index: int | None) -> dict[str, Any]:

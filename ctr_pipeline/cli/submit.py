@@ -1,13 +1,16 @@
 """`ctrpipe submit`: the whole pipeline as pods of a cluster."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.fetch import default_folder
 from ctr_pipeline.cli.options import ConfigFile, Overrides
 from ctr_pipeline.cli.session import CommandSession
+from ctr_pipeline.errors import CtrPipelineError
 
 
 @command(Panel.CLUSTER)
@@ -25,9 +28,23 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the manifests and create nothing.")
     ] = False,
+    uploads: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--upload",
+            metavar="PATH",
+            help="Copy this file or folder to the same relative path of the claim before the job "
+            "starts, as rows. Can be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Follow the job to its end; the exit code is its result."),
+        typer.Option(
+            "--wait",
+            help="Follow the job to its end, and fetch report and metrics; the exit code is the "
+            "job's result.",
+        ),
     ] = False,
 ) -> int:
     """Run a config on Kubernetes: every stage, with members that come and go as pods.
@@ -39,6 +56,8 @@ def submit(
     ctrpipe submit config.yaml --set kubernetes.image=registry/ctrpipe:1
 
     ctrpipe submit config.yaml --dry-run
+
+    ctrpipe submit config.yaml --upload rows.parquet --wait
     """
     from ctr_pipeline.apps.cluster import submission
     from ctr_pipeline.apps.cluster.operation import open_submitted
@@ -48,9 +67,7 @@ def submit(
     if dry_run:
         sys.stdout.write(submission.render_manifests(loaded, name=job_name))
         return 0
-    job = submission.submit(
-        loaded, name=job_name, warn=lambda sentence: session.progress.log(f"warning: {sentence}")
-    )
+    job = submission.submit(loaded, name=job_name, uploads=uploads or (), progress=session.progress)
     address = f"k8s:{job.namespace}/{job.name}"
     lines = [
         f"Submitted {address}",
@@ -61,11 +78,22 @@ def submit(
     session.show({"job": address}, lambda: typer.echo("\n".join(lines)))
     if not wait:
         return 0
-    end = open_submitted(job).follow(
+    submitted = open_submitted(job)
+    end = submitted.follow(
         _show_log, on_wait=lambda why: session.progress.log(f"{address} waits: {why}")
     )
     session.progress.log(f"{address} {end.state}" + (f": {end.reason}" if end.reason else ""))
-    return 0 if end.state == "finished" else 1
+    if end.state != "finished":
+        return 1
+    folder = default_folder(end.name, end.folder)
+    try:
+        submitted.fetch(folder, ("report", "metrics"), overwrite=False, progress=session.progress)
+    except CtrPipelineError as error:
+        # The job has done what it was to do.
+        session.progress.log(f"warning: the report was not fetched: {error}")
+    else:
+        session.progress.log(f"report: {folder / 'report.html'}")
+    return 0
 
 
 def _show_log(data: bytes) -> None:

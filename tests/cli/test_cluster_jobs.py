@@ -7,8 +7,50 @@ import pytest
 from ctr_pipeline.apps.cluster.operation import JobSummary, SubmittedJob
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.distributed.launchers.kubernetes.api import KubernetesApi
+from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob
+from ctr_pipeline.errors import CtrPipelineError
 
 NO_IMAGE = "worker-0: its image cannot be pulled: 403"
+
+
+@pytest.fixture
+def wait_for_job(monkeypatch, config, capsys):
+    """`ctrpipe submit --wait` of a job that ends; what was fetched, the exit code, and stderr."""
+
+    def run(state="finished", error=None):
+        fetched = []
+
+        def fetch(_self, target, parts, **_options):
+            fetched.append((target.as_posix(), parts))
+            if error is not None:
+                raise error
+
+        end = JobSummary("clicks", "ads", state, "runs/clicks", {}, "")
+        job = ClusterJob("clicks", "ads", "0a1b")
+        monkeypatch.setattr("ctr_pipeline.apps.cluster.submission.submit", lambda *_, **__: job)
+        monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: None)
+        monkeypatch.setattr(SubmittedJob, "follow", lambda *_, **__: end)
+        monkeypatch.setattr(SubmittedJob, "fetch", fetch)
+        code = main(["submit", str(config), "--wait"])
+        return fetched, code, capsys.readouterr().err
+
+    return run
+
+
+def test_who_waits_for_a_job_has_its_report(wait_for_job):
+    fetched, code, told = wait_for_job()
+    assert (fetched, code) == ([("runs/clicks", ("report", "metrics"))], 0)
+    assert "report: runs/clicks/report.html" in told
+
+
+def test_a_report_that_cannot_be_fetched_is_no_failure_of_the_job(wait_for_job):
+    _, code, told = wait_for_job(error=CtrPipelineError("is here already"))
+    assert code == 0
+    assert "warning: the report was not fetched: is here already" in told
+
+
+def test_a_job_that_failed_has_no_report(wait_for_job):
+    assert wait_for_job("failed")[:2] == ([], 1)
 
 
 @pytest.fixture

@@ -389,12 +389,18 @@ def assert_all_is_counted(run, fetched, epochs):
     assert records["dropped"] == 0
 
 
-def test_a_worker_that_runs_out_of_memory_gets_a_larger_pod(prepare):
+def test_a_worker_that_runs_out_of_memory_gets_a_larger_pod(prepare, tmp_path):
+    """Of a job whose rows come from the user's machine, where its report goes."""
     # TensorFlow alone needs more.
     run = prepare(epochs=1, pods={"workers": {"memory": "180Mi", "max_memory": "3Gi"}})
-    run.call("submit", str(run.config_path))
-    run.wait_for("the end", lambda: run.has_ended, 500)
-    assert run.summary.state == "finished", run.tail(40)
+    (run.work / "rows.txt").unlink()
+    options = ("--upload", "rows.txt", "--wait")
+    run.call("submit", str(run.config_path), *options, folder=tmp_path, timeout_seconds=500)
+    fetched = tmp_path / "runs" / run.name
+    assert sorted(one.name for one in fetched.iterdir()) == ["metrics.json", "report.html"]
+    told = run.call("fetch", run.address, "report", "logs", folder=tmp_path)
+    assert ", 1 of them before" in told
+    assert (fetched / "logs" / "worker-0.log").exists()
     events = run.cluster.get("events", "--namespace", run.name)["items"]
     told = [one["message"] for one in events if "ran out of memory" in one["message"]]
     assert any("its next pod may use 270Mi" in one for one in told), told

@@ -12,6 +12,7 @@ from ctr_pipeline.errors import CtrPipelineError
 
 _POLL_SECONDS = 0.25
 _LIFE_SECONDS = 3600
+_LITTLE = {"cpu": "100m", "memory": "512Mi"}
 
 
 def idle_pod(
@@ -21,19 +22,21 @@ def idle_pod(
     labels: dict[str, str],
     volumes: Collection[str],
     variables: Collection[str],
+    writes: bool = False,
 ) -> Manifest:
-    """A pod like the driver of a job, without its secrets and its account; the claim is read-only.
+    """A pod like the driver of a job, without its secrets and its account.
 
     Args:
         job: The Job, as it was planned, or as the API server gives it.
         name: Of the pod.
         volumes: Names of those of the driver that it sees.
         variables: Names of those of the driver's environment that it has.
+        writes: Whether it may write to the claim.
     """
     template = job["spec"]["template"]["spec"]
     (container,) = (one for one in template["containers"] if one["name"] == CONTAINER)
     mounts = [
-        one | {"readOnly": True} if one["name"] == WORK else one
+        one | {"readOnly": True} if one["name"] == WORK and not writes else one
         for one in container["volumeMounts"]
         if one["name"] in volumes
     ]
@@ -71,12 +74,27 @@ def idle_pod(
                 }
             ],
             "volumes": [
-                _read_only(one) if one["name"] == WORK else one
+                _read_only(one) if one["name"] == WORK and not writes else one
                 for one in template["volumes"]
                 if one["name"] in volumes
             ],
         },
     }
+
+
+def shrink(pod: Manifest) -> Manifest:
+    """Has a pod ask for little, under all keys under which it asked: a quota may want to see them.
+
+    Returns:
+        The same pod.
+    """
+    (container,) = pod["spec"]["containers"]
+    container["resources"] = {
+        kind: {key: _LITTLE.get(key, value) for key, value in amounts.items()}
+        for kind, amounts in container["resources"].items()
+        if isinstance(amounts, dict)
+    }
+    return pod
 
 
 @contextlib.contextmanager
@@ -113,7 +131,7 @@ def await_start(
     while (pod := api.get("Pod", name))["status"].get("phase") != "Running":
         if time.monotonic() > until or read_end(pod) is not None:
             raise CtrPipelineError(
-                f"the pod '{name}', which is to read the claim, does not start: {_why_not(pod)}",
+                f"the pod '{name}', which sees the claim, does not start: {_why_not(pod)}",
                 place=f"namespace {api.namespace}",
             )
         if (why := explain_waiting(pod)) not in {"", told}:

@@ -10,13 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import Any, Literal
 
-from ctr_pipeline.apps.cluster.artefacts import NO_FOLDER, DamagedStreamError, Unpacked, unpack
-from ctr_pipeline.apps.cluster.idle_pods import await_start, idle_pod, temporary_pod
+from ctr_pipeline.apps.cluster.idle_pods import await_start, idle_pod, shrink, temporary_pod
 from ctr_pipeline.apps.cluster.submission import FOLDER_ANNOTATION, STRATEGY_ANNOTATION
+from ctr_pipeline.apps.cluster.transfer import (
+    CHECKPOINTS,
+    DamagedStreamError,
+    FoundFile,
+    Piece,
+    PodFolder,
+    find_missing,
+)
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.drivers import (
     MOST_FAILURES,
@@ -42,6 +49,7 @@ from ctr_pipeline.distributed.launchers.kubernetes.pods import (
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, parse_endpoint
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.progress import Progress
 
 JobState = Literal["waiting", "running", "stopping", "stopped", "finished", "failed"]
 
@@ -60,7 +68,8 @@ _ENDED = frozenset({"finished", "failed", "stopped"})
 READER = "reader"
 """The role of a pod that reads the run folder of a job without a driver."""
 _READER_SECONDS = 120.0
-_READER_NEEDS = {"cpu": "100m", "memory": "512Mi"}
+_FETCH_TRIES = 3
+"""One after the other, that bring no byte."""
 
 _SHOW_FILE = "import sys; sys.stdout.write(open(sys.argv[1]).read())"
 
@@ -86,6 +95,21 @@ class JobSummary:
     pods: dict[str, int]
     reason: str
     next_driver_seconds: int = 0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a fetch found.
+
+    Attributes:
+        num_files: That the job has, of those that were asked for.
+        num_new: Those of them that were not here in the same state.
+        num_bytes: That came.
+    """
+
+    num_files: int
+    num_new: int
+    num_bytes: int
 
 
 class SubmittedJob:
@@ -239,41 +263,55 @@ class SubmittedJob:
                 return
 
     def fetch(
-        self, target: Path, *, checkpoints: bool, on_bytes: Callable[[int], None]
-    ) -> Unpacked:
-        """Copies the run folder of a job that runs, or has ended, to this machine.
+        self, target: Path, parts: Sequence[str] = (), *, overwrite: bool, progress: Progress
+    ) -> Fetched:
+        """Copies files of the run folder of a job that runs, or has ended, to this machine.
+
+        Files that are here in the same state stay, and a transfer that breaks off goes on.
 
         Args:
-            target: A folder; what it holds under the same names is replaced.
-            checkpoints: Also those.
+            target: A folder.
+            parts: Names of files, with or without their endings, and folders of the run folder;
+                none: all but the checkpoints.
+            overwrite: Files of the same names are replaced.
 
         Raises:
-            CtrPipelineError: There is no run folder yet, no pod can read it, or the transfer broke.
+            CtrPipelineError: There is no run folder yet, or no such part, other files of the same
+                names are here, no pod can read the folder, or the transfer breaks again and again.
         """
-        folder = self._folder()
-        command = ["python", "-m", "ctr_pipeline.apps.cluster.artefacts", folder]
-        if checkpoints:
-            command.append("--checkpoints")
-        with self._reader() as pod, self._api.run(pod, command) as running:
-            damage: DamagedStreamError | None = None
-            try:
-                fetched = unpack(running, target, on_bytes=on_bytes)
-            except DamagedStreamError as error:
-                damage = error
-            for _ in running:
-                pass
-        if running.exit_code == NO_FOLDER:
-            raise CtrPipelineError(
-                f"there is no run folder '{folder}' on the claim of the job yet",
-                place=f"k8s:{self._api.namespace}/{self.name}",
-            )
-        if running.exit_code != 0:
-            raise CtrPipelineError(
-                f"the run folder '{folder}' cannot be read: {_last_line(running.errors)}"
-            )
-        if damage is not None:
-            raise damage
-        return fetched
+        run_folder, tries = self._folder(), 0
+        while True:
+            moved = 0
+
+            def count(num_bytes: int) -> None:
+                nonlocal moved
+                moved += num_bytes
+                task.advance(num_bytes)
+
+            with self._reader() as pod:
+                there = PodFolder(self._api, pod, run_folder)
+                found = there.list_files()
+                if found is None:
+                    raise CtrPipelineError(
+                        f"there is no run folder '{run_folder}' on the claim of the job yet",
+                        place=f"k8s:{self._api.namespace}/{self.name}",
+                    )
+                files = _select(found, parts)
+                pieces = find_missing(target, files)
+                if not overwrite:
+                    _require_free(target, pieces)
+                total = sum(one.num_bytes for one in pieces)
+                try:
+                    with progress.task("fetch", total=total, unit="bytes") as task:
+                        there.fetch(pieces, target, on_bytes=count)
+                except (ApiError, DamagedStreamError) as error:
+                    tries = 0 if moved else tries + 1
+                    if tries == _FETCH_TRIES:
+                        raise
+                    progress.log(f"{error}; going on where it was")
+                else:
+                    return Fetched(len(files), len(pieces), total)
+            self._pause(_POLL_SECONDS)
 
     def suspend(self, *, wait_seconds: float) -> JobState:
         """Has the job take a checkpoint and give back all pods; returns the last state seen."""
@@ -416,14 +454,7 @@ def reader_pod(job: dict[str, Any], *, suffix: str) -> Manifest:
     )
     owner = ClusterJob(metadata["name"], metadata["namespace"], metadata["uid"])
     pod["metadata"]["ownerReferences"] = [owner.owner_reference]
-    (container,) = pod["spec"]["containers"]
-    # A quota may want to see the same limits as those of other pods.
-    container["resources"] = {
-        kind: {key: _READER_NEEDS.get(key, value) for key, value in amounts.items()}
-        for kind, amounts in container["resources"].items()
-        if isinstance(amounts, dict)
-    }
-    return pod
+    return shrink(pod)
 
 
 def open_job(run: Path) -> SubmittedJob:
@@ -443,6 +474,33 @@ def open_job(run: Path) -> SubmittedJob:
 def open_submitted(job: ClusterJob) -> SubmittedJob:
     """A job that was just submitted."""
     return SubmittedJob(KubernetesApi.of_user(job.namespace), job.name)
+
+
+def _select(files: Sequence[FoundFile], parts: Sequence[str]) -> list[FoundFile]:
+    """The files of parts of a run folder."""
+    tops = {PurePosixPath(file.name).parts[0] for file in files}
+    if not parts:
+        wanted = tops - {CHECKPOINTS}
+    else:
+        wanted = {top for top in tops if {top, top.partition(".")[0]} & set(parts)}
+    for part in parts:
+        if all(part not in {top, top.partition(".")[0]} for top in wanted):
+            raise CtrPipelineError(
+                f"the run folder has no '{part}'",
+                remedy="It has "
+                + (", ".join(sorted({top.partition(".")[0] for top in tops})) or "no files yet"),
+            )
+    return [file for file in files if PurePosixPath(file.name).parts[0] in wanted]
+
+
+def _require_free(target: Path, pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        if (target / piece.file.name).exists():
+            raise CtrPipelineError(
+                "is here already, and is not as that of the job",
+                place=str(target / piece.file.name),
+                remedy="Give --overwrite to replace files of the same names, or another --output",
+            )
 
 
 def list_jobs(namespace: str | None) -> list[JobSummary]:

@@ -62,6 +62,10 @@ COMMANDS: Mapping[str, tuple[Right, ...]] = {
         *_rights("", "pods", *_POD_VERBS),
         Right("", "events", "create"),
     ),
+    "submit --upload": (
+        *_rights("", "pods", "create", "delete", "get"),
+        *_rights("", "pods/exec", "create", "get"),
+    ),
     "check --on-cluster": (
         *_rights("", "pods", "create", "delete", "get"),
         *_rights("", "pods/exec", "create", "get"),

@@ -8,14 +8,14 @@ import base64
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from secrets import token_hex
 from typing import Literal
 
 import yaml
 
-from ctr_pipeline.apps.cluster.idle_pods import await_start, idle_pod, temporary_pod
+from ctr_pipeline.apps.cluster.idle_pods import await_start, idle_pod, shrink, temporary_pod
 from ctr_pipeline.apps.cluster.local_queue import HOLD_PODS_BACK, examine_queue
 from ctr_pipeline.apps.cluster.quota import PodNeed, QuotaFinding, examine_quotas
 from ctr_pipeline.apps.cluster.rights import (
@@ -26,6 +26,7 @@ from ctr_pipeline.apps.cluster.rights import (
     require_rights,
     superfluous_rights,
 )
+from ctr_pipeline.apps.cluster.transfer import FoundFile, PodFolder, list_folder
 from ctr_pipeline.config import LoadedConfig
 from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.config.models import Config, working_copy
@@ -39,6 +40,7 @@ from ctr_pipeline.distributed.launchers.kubernetes.pods import (
     DRIVER,
     JOB_LABEL,
     METRICS_PORT,
+    WORK,
     ClusterJob,
     Manifest,
     driver_environment,
@@ -48,8 +50,9 @@ from ctr_pipeline.distributed.launchers.kubernetes.pods import (
 )
 from ctr_pipeline.distributed.rpc.access import make_secrets
 from ctr_pipeline.distributed.rpc.certificates import ROLES
-from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.errors import CtrPipelineError, NoSuchFileError
 from ctr_pipeline.interruption import EXIT_TERMINATED
+from ctr_pipeline.progress import Progress
 
 FOLDER_ANNOTATION = "ctrpipe.dev/run-folder"
 STRATEGY_ANNOTATION = "ctrpipe.dev/strategy"
@@ -215,23 +218,30 @@ def submit(
     loaded: LoadedConfig,
     *,
     name: str,
-    warn: Callable[[str], None],
+    uploads: Sequence[Path] = (),
+    progress: Progress,
     pause: Callable[[float], None] = time.sleep,
 ) -> ClusterJob:
-    """Checks what a cluster can refuse, then starts the job.
+    """Checks what a cluster can refuse, uploads, then starts the job.
 
     Args:
-        warn: Takes sentences about what lets the job run, but not as the config says.
+        uploads: Files and folders below the current one that are copied to the claim.
+        progress: Told also of what lets the job run, but not as the config says.
         pause: Waits seconds.
 
     Raises:
-        CtrPipelineError: A key, a right, the claim, the queue, room or the cluster's consent is
-            missing, or there is a job of this name.
+        CtrPipelineError: A key, a right, the claim, the queue, room, a file or the cluster's
+            consent is missing, or there is a job of this name.
     """
+
+    def warn(sentence: str) -> None:
+        progress.log(f"warning: {sentence}")
+
     options = loaded.config.kubernetes
+    files = _list_uploads(uploads)
     api = KubernetesApi.of_user(options.namespace)
     objects = plan_objects(loaded, name=name, namespace=api.namespace, secrets=make_secrets())
-    require_rights(api, COMMANDS["submit"])
+    require_rights(api, (*COMMANDS["submit"], *(COMMANDS["submit --upload"] if files else ())))
     _require_claim(api, str(options.claim))
     if options.queue is not None and (found := examine_queue(api, options.queue)):
         for sentence in _sentences([found], api.namespace):
@@ -246,7 +256,66 @@ def submit(
             f"the account of the job may also {'; '.join(superfluous)}: roles that are bound to "
             f"all accounts of the namespace '{api.namespace}' allow it, and the job needs none"
         )
+    if files:
+        _upload(api, objects[0], files, progress=progress, pause=pause)
     return create_objects(api, objects)
+
+
+def _list_uploads(paths: Sequence[Path]) -> list[FoundFile]:
+    """The files that paths name, by their paths from the current folder."""
+    found: dict[str, FoundFile] = {}
+    for path in paths:
+        name = PurePosixPath(path.as_posix())
+        if name.is_absolute() or ".." in name.parts:
+            raise CtrPipelineError(
+                "has no place on the claim",
+                place=str(path),
+                remedy="Give a path that leads down from the current folder",
+            )
+        if path.is_dir():
+            for file in list_folder(path):
+                below = str(name / file.name)
+                found[below] = replace(file, name=below)
+        elif path.is_file():
+            found[str(name)] = FoundFile.of(str(name), path.stat())
+        else:
+            raise NoSuchFileError("there is no such file or folder", place=str(path))
+    return list(found.values())
+
+
+def _upload(
+    api: KubernetesApi,
+    job: Manifest,
+    files: Sequence[FoundFile],
+    *,
+    progress: Progress,
+    pause: Callable[[float], None],
+) -> None:
+    """Copies files of the current folder to the claim, by a pod that sees nothing else.
+
+    Args:
+        job: The Job as it is planned.
+    """
+    name = f"{job['metadata']['name']}-upload-{token_hex(4)}"
+    # It is no pod of the job that may run under that name.
+    labels = job_labels(name, "upload")
+    pod = shrink(
+        idle_pod(job, name, labels=labels, volumes={WORK, "tmp"}, variables={"HOME"}, writes=True)
+    )
+    (container,) = pod["spec"]["containers"]
+    with temporary_pod(api, pod):
+        await_start(
+            api,
+            name,
+            _CHECK_SECONDS,
+            pause=pause,
+            on_wait=lambda why: progress.log(f"The pod waits: {why}"),
+        )
+        claim = PodFolder(api, name, container["workingDir"])
+        pieces = claim.find_missing(files)
+        total = sum(one.num_bytes for one in pieces)
+        with progress.task("upload", total=total, unit="bytes") as task:
+            claim.upload(Path(), pieces, on_bytes=task.advance)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,22 @@
 """What is said of a submitted job, by objects as the API server gives them."""
 
 import contextlib
-import io
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from ctr_pipeline.apps.cluster.artefacts import pack
-from ctr_pipeline.apps.cluster.operation import SubmittedJob, open_job, reader_pod, summarize
+from ctr_pipeline.apps.cluster.operation import (
+    Fetched,
+    SubmittedJob,
+    open_job,
+    reader_pod,
+    summarize,
+)
 from ctr_pipeline.cli.fetch import default_folder
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Listed
 from ctr_pipeline.errors import CtrPipelineError
+from ctr_pipeline.progress import SilentProgress
 
 TEMPLATE = {
     "serviceAccountName": "clicks",
@@ -225,13 +230,7 @@ class Running:
         self.pod_name, self.command = pod_name, command
 
     def __iter__(self):
-        if "ctr_pipeline.apps.cluster.artefacts" in self.command:
-            stream = io.BytesIO()
-            pack(Path(self.command[3]), stream)
-            yield stream.getvalue()
-            self.exit_code = 0 if Path(self.command[3]).is_dir() else 66
-        else:
-            yield f"{self.pod_name.rpartition('-')[0]}: {' '.join(self.command[2:])}\n".encode()
+        yield f"{self.pod_name.rpartition('-')[0]}: {' '.join(self.command[2:])}\n".encode()
 
 
 class ScriptedApi:
@@ -402,22 +401,6 @@ class TestJob:
         api.found = job(Complete="")
         assert list(lines) == []
 
-    def test_files_are_fetched(self, tmp_path):
-        run = tmp_path / "run"
-        run.mkdir()
-        (run / "report.html").write_text("<html>")
-        api = ScriptedApi(job(folder=str(run)))
-        here = tmp_path / "here"
-        SubmittedJob(api, "clicks").fetch(here, checkpoints=False, on_bytes=lambda _: None)
-        assert (here / "report.html").read_text() == "<html>"
-        assert not api.pods
-
-    def test_without_a_run_folder_nothing_is_fetched(self, tmp_path):
-        api = ScriptedApi(job(folder=str(tmp_path / "none")))
-        found = SubmittedJob(api, "clicks")
-        with pytest.raises(CtrPipelineError, match="there is no run folder"):
-            found.fetch(tmp_path / "here", checkpoints=False, on_bytes=lambda _: None)
-
     def test_members_of_a_driver_that_was_killed_end_as_well(self):
         # What is left of an earlier driver takes no part.
         failed = pod("driver", "Failed", created="0")
@@ -449,6 +432,104 @@ class TestJob:
     def test_one_that_is_not_there_is_named(self):
         with pytest.raises(CtrPipelineError, match="there is no job 'clicks'"):
             SubmittedJob(ScriptedApi(None), "clicks").delete()
+
+
+class TestFetch:
+    class Api(ScriptedApi):
+        """Its pods' commands are processes of this machine; a connection breaks off when told to.
+
+        Args:
+            breaks: One for each transfer: whether it breaks, after so many bytes.
+        """
+
+        def __init__(self, run, pods, breaks=()):
+            super().__init__(job(folder=str(run)))
+            self._pods, self.breaks = pods, list(breaks)
+
+        @contextlib.contextmanager
+        def run(self, pod_name, command, *, has_input=False):
+            with self._pods.run(pod_name, command, has_input=has_input) as running:
+                is_to_break = command[3] == "pack" and self.breaks
+                yield Breaking(running, self.breaks.pop(0)) if is_to_break else running
+
+    @pytest.fixture
+    def run(self, tmp_path):
+        files = {"report.html": b"<html>", "export/1/model.pb": b"x" * 300_000}
+        for name, content in {**files, "checkpoints/1/cut": b"c", "metrics.json": b"{}"}.items():
+            path = tmp_path / "run" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return tmp_path / "run"
+
+    @pytest.fixture
+    def fetch(self, tmp_path, run, pods):
+        def fetch(*parts, overwrite=False, breaks=(), folder=run):
+            self.api = self.Api(folder, pods, breaks)
+            found = SubmittedJob(self.api, "clicks", pause=lambda _: None)
+            return found.fetch(
+                tmp_path / "here", parts, overwrite=overwrite, progress=SilentProgress()
+            )
+
+        return fetch
+
+    def here(self, tmp_path):
+        return sorted(
+            path.relative_to(tmp_path / "here").as_posix()
+            for path in (tmp_path / "here").rglob("*")
+            if path.is_file()
+        )
+
+    def test_all_but_checkpoints_is_fetched_and_once(self, fetch, tmp_path):
+        assert fetch() == Fetched(3, 3, 300_008)
+        assert self.here(tmp_path) == ["export/1/model.pb", "metrics.json", "report.html"]
+        assert not self.api.pods
+        assert fetch() == Fetched(3, 0, 0)
+
+    def test_parts_are_named_with_and_without_their_endings(self, fetch, tmp_path):
+        fetch("report", "metrics.json", "checkpoints")
+        assert self.here(tmp_path) == ["checkpoints/1/cut", "metrics.json", "report.html"]
+        with pytest.raises(CtrPipelineError, match=r"no 'reprot'.*export, metrics, report"):
+            fetch("reprot")
+
+    def test_other_files_of_the_same_names_stay(self, fetch, tmp_path):
+        report = tmp_path / "here" / "report.html"
+        report.parent.mkdir()
+        report.write_text("of another run")
+        with pytest.raises(CtrPipelineError, match="is here already"):
+            fetch()
+        assert self.here(tmp_path) == ["report.html"]
+        fetch(overwrite=True)
+        assert report.read_text() == "<html>"
+
+    def test_a_transfer_that_breaks_off_goes_on(self, fetch, tmp_path):
+        done = fetch(breaks=[150_000, 100, 100, 150_000])
+        assert done.num_bytes < 300_000
+        assert (tmp_path / "here" / "export/1/model.pb").read_bytes() == b"x" * 300_000
+        assert not list((tmp_path / "here").rglob("*.part"))
+
+    def test_one_that_brings_nothing_three_times_is_an_error(self, fetch):
+        with pytest.raises(ApiError, match="broke off"):
+            fetch(breaks=[150_000, 0, 0, 0])
+        assert not self.api.breaks
+
+    def test_without_a_run_folder_nothing_is_fetched(self, fetch, tmp_path):
+        with pytest.raises(CtrPipelineError, match="there is no run folder"):
+            fetch(folder=tmp_path / "none")
+
+
+class Breaking:
+    """A command whose connection breaks after so many bytes of its output."""
+
+    def __init__(self, running, num_bytes):
+        self._running, self._left = running, num_bytes
+        self.write = running.write
+
+    def __iter__(self):
+        for block in self._running:
+            yield block[: self._left]
+            self._left -= len(block)
+            if self._left <= 0:
+                raise ApiError(0, "the connection to the pod broke off")
 
 
 def test_a_pod_that_reads_sees_neither_secrets_nor_the_api_and_needs_little():

@@ -22,6 +22,7 @@ from ctr_pipeline.config import load_config
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi, Listed
 from ctr_pipeline.distributed.rpc.access import make_secrets
 from ctr_pipeline.errors import ConfigError, CtrPipelineError
+from ctr_pipeline.progress import SilentProgress
 
 CONFIG = """
 name: Daily Clicks!
@@ -253,17 +254,26 @@ class TestCreation:
         assert api.calls[-1] == ("delete", "Job", "clicks", "0a1b")
 
 
+class ToldProgress(SilentProgress):
+    def __init__(self):
+        self.told = []
+
+    def log(self, text):
+        self.told.append(text.removeprefix("warning: "))
+
+
+@pytest.fixture
+def submit(monkeypatch, loaded):
+    def run(api, *overrides, **options):
+        monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: api)
+        progress = ToldProgress()
+        submission.submit(loaded(*overrides), name="clicks", progress=progress, **options)
+        return progress.told
+
+    return run
+
+
 class TestSubmit:
-    @pytest.fixture
-    def submit(self, monkeypatch, loaded):
-        def run(api, *overrides, pause=None):
-            monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: api)
-            warnings = []
-            submission.submit(loaded(*overrides), name="clicks", warn=warnings.append, pause=pause)
-            return warnings
-
-        return run
-
     def test_the_server_checks_everything_before_anything_is_created(self, submit):
         api = ScriptedApi()
         assert submit(api) == []
@@ -434,23 +444,93 @@ class TestSubmit:
         assert "may also get, list secrets" in submit(ScriptedApi(rules=[rule]))[0]
 
 
-class TestCheckInPod:
-    class Api(ScriptedApi):
-        """A pod waits once before it runs; a command in it says what it was given."""
+class IdlePodApi(ScriptedApi):
+    """A pod waits once before it runs."""
 
-        def __init__(self, phases=("Pending", "Running"), **options):
+    def __init__(self, phases=("Pending", "Running"), **options):
+        super().__init__(**options)
+        self.phases = list(phases)
+
+    def get(self, kind, name):
+        if kind == "Pod":
+            assert name == self.objects["Pod"]["metadata"]["name"]
+            phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
+            return {"metadata": {"name": name}, "status": {"phase": phase}}
+        return super().get(kind, name)
+
+    def delete(self, kind, name, *, uid, grace_seconds=None):
+        self.calls.append(("delete", kind, name, uid))
+
+
+class TestUpload:
+    class Api(IdlePodApi):
+        """What its pod is told to do, processes of this machine do in a folder of it."""
+
+        def __init__(self, pods, claim, **options):
             super().__init__(**options)
-            self.phases, self.commands = list(phases), []
+            self._pods, self._claim = pods, claim
 
-        def get(self, kind, name):
-            if kind == "Pod":
-                assert name == self.objects["Pod"]["metadata"]["name"]
-                phase = self.phases.pop(0) if len(self.phases) > 1 else self.phases[0]
-                return {"metadata": {"name": name}, "status": {"phase": phase}}
-            return super().get(kind, name)
+        def run(self, pod, command, **options):
+            assert pod == self.objects["Pod"]["metadata"]["name"]
+            *program, folder = command
+            assert folder == "/work"
+            return self._pods.run(pod, [*program, str(self._claim)], **options)
 
-        def delete(self, kind, name, *, uid, grace_seconds=None):
-            self.calls.append(("delete", kind, name, uid))
+    @pytest.fixture
+    def rows(self, tmp_path, monkeypatch):
+        here = tmp_path / "here"
+        for name in ("rows/0.csv", "rows/1.csv", "test.csv"):
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / name).write_text(name)
+        monkeypatch.chdir(here)
+        return here
+
+    def test_rows_are_on_the_claim_before_the_job_starts(self, submit, pods, rows, tmp_path):
+        claim = tmp_path / "claim"
+        api = self.Api(pods, claim)
+        told = submit(api, uploads=[Path("rows"), Path("test.csv")], pause=lambda _: None)
+        assert told == ["The pod waits: it waits for a node"]
+        assert sorted(one.name for one in claim.rglob("*.csv")) == ["0.csv", "1.csv", "test.csv"]
+        assert (claim / "rows" / "1.csv").read_text() == "rows/1.csv"
+        done = [call[:2] for call in api.calls if call[0] != "check"]
+        assert done[:3] == [("create", "Pod"), ("delete", "Pod"), ("create", "Job")]
+
+    def test_its_pod_writes_to_the_claim_sees_nothing_else_and_needs_little(
+        self, submit, pods, rows, tmp_path
+    ):
+        api = self.Api(pods, tmp_path / "claim")
+        submit(api, uploads=[Path("test.csv")], pause=lambda _: None)
+        spec = api.objects["Pod"]["spec"]
+        (container,) = spec["containers"]
+        assert {one["name"] for one in container["volumeMounts"]} == {"work", "tmp"}
+        assert "'readOnly'" not in str(spec)
+        assert not spec["automountServiceAccountToken"]
+        assert container["resources"]["requests"] == {"cpu": "100m", "memory": "512Mi"}
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [("/etc/hosts", "has no place"), ("../here/test.csv", "has no place"), ("row", "no such")],
+    )
+    def test_what_cannot_be_uploaded_is_named_first(self, submit, pods, rows, path, message):
+        api = self.Api(pods, rows)
+        with pytest.raises(CtrPipelineError, match=message):
+            submit(api, uploads=[Path(path)])
+        assert not api.calls
+
+    def test_a_right_that_only_an_upload_needs_is_asked_for_then(self, submit, pods, rows):
+        forbids = {"create pods/exec"}
+        assert submit(ScriptedApi(forbids=forbids)) == []
+        with pytest.raises(MissingRightsError, match="may not create pods/exec"):
+            submit(ScriptedApi(forbids=forbids), uploads=[Path("test.csv")])
+
+
+class TestCheckInPod:
+    class Api(IdlePodApi):
+        """A command in its pod says what it was given."""
+
+        def __init__(self, *phases, **options):
+            super().__init__(*phases, **options)
+            self.commands = []
 
         def execute(self, pod, command):
             self.commands.append((pod, command))

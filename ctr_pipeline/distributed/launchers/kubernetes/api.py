@@ -26,9 +26,10 @@ _CONNECTIONS = 16
 """That are kept; a launcher creates and deletes several pods at once, and watches them."""
 _PASSING = frozenset({0, 408, 429, 500, 502, 503, 504})
 
-_OUT, _ERRORS, _STATUS = 1, 2, 3
+_IN, _OUT, _ERRORS, _STATUS = 0, 1, 2, 3
 _DATA = frozenset({websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT})
 _KEPT_BYTES = 1 << 16
+_FRAME_BYTES = 1 << 16
 
 _PATHS = {
     "Pod": "/api/v1/namespaces/{namespace}/pods",
@@ -225,8 +226,12 @@ class KubernetesApi:
             output = b"".join(running)
         return output.decode("utf-8", "replace"), running.errors, running.exit_code
 
-    def run(self, pod: str, command: Sequence[str]) -> "RunningCommand":
-        """Starts a command in a pod; its output comes as it is written."""
+    def run(self, pod: str, command: Sequence[str], *, has_input: bool = False) -> "RunningCommand":
+        """Starts a command in a pod; its output comes as it is written.
+
+        Args:
+            has_input: Something is written to it.
+        """
         from kubernetes.stream import stream
 
         try:
@@ -235,7 +240,7 @@ class KubernetesApi:
                 pod,
                 self.namespace,
                 command=list(command),
-                stdin=False,
+                stdin=has_input,
                 stdout=True,
                 stderr=True,
                 tty=False,
@@ -389,6 +394,19 @@ class RunningCommand:
 
     def __exit__(self, *_error: object) -> None:
         self._connection.close()
+
+    def write(self, data: bytes) -> None:
+        """Sends to its stdin.
+
+        Raises:
+            ApiError: The connection has ended.
+        """
+        try:
+            for start in range(0, len(data), _FRAME_BYTES):
+                frame = bytes([_IN]) + data[start : start + _FRAME_BYTES]
+                self._connection.sock.send_binary(frame)
+        except (websocket.WebSocketException, OSError) as error:
+            raise ApiError(0, f"the connection to the pod broke off ({error})") from error
 
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of stdout.
