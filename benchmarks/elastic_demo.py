@@ -108,7 +108,7 @@ def lose(
     pauses = run.progress_seconds(began, time.monotonic())
     story.tell_events()
     story.tell(
-        f"{name} is back; the longest pause without progress was "
+        f"{name}: back; the longest pause without progress was "
         f"{pauses[0] if pauses else 0.0:.1f} s, and {repeated:,} records "
         "are computed a second time"
     )

@@ -242,9 +242,11 @@ class PodRun(JobWatch):
         return {pod["metadata"]["name"] for pod in self._pods_on(node)}
 
     def members_on(self, node: str) -> list[tuple[Role, int]]:
-        """Which members have their pods there; the master's is that of the driver."""
+        """Which members have pods that run there; the master's is that of the driver."""
         found: list[tuple[Role, int]] = []
         for pod in self._pods_on(node):
+            if pod["status"]["phase"] != "Running":
+                continue
             labels = pod["metadata"]["labels"]
             role, index = labels[ROLE_LABEL], int(labels.get(INDEX_LABEL, 0))
             found.append(("master" if role == DRIVER else role, index))

@@ -60,17 +60,28 @@ def elastic_rendezvous(
     from ctr_pipeline.distributed.coordination.rendezvous import RendezvousTimes
     from ctr_pipeline.distributed.elastic.secrets import load_access, make_access
     from ctr_pipeline.distributed.elastic.service import RendezvousServer
+    from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob, is_driver
 
+    if is_driver():
+        from ctr_pipeline.apps.cluster.elastic_nodes import follow_nodes
+        from ctr_pipeline.distributed.launchers.kubernetes.api import KubernetesApi
     made = make_access(access)
     if not session.quiet:
         state = "New" if made else "Existing"
         typer.echo(f"{state} access folder {access}: copy it to each node as a secret", err=True)
     if prepare_only:
         return
+    if ledger is not None:
+        ledger.parent.mkdir(parents=True, exist_ok=True)
     times = RendezvousTimes(gather_seconds=gather, lease_seconds=lease)
     with RendezvousServer(bind, load_access(access, "master"), times, ledger=ledger) as server:
         if not session.quiet:
             typer.echo(f"Serving the rendezvous on {server.address}", err=True)
-        server.wait_until_finished()
+        if is_driver():
+            job = ClusterJob.of_this_pod()
+            api = KubernetesApi.in_pod(job.namespace)
+            follow_nodes(server, job, api, lambda line: typer.echo(line, err=True))
+        else:
+            server.wait_until_finished()
         if not session.quiet:
             typer.echo("The job has finished", err=True)

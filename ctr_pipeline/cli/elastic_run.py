@@ -1,16 +1,25 @@
 """`ctrpipe elastic-run`: runs a TensorFlow script on a changing number of nodes."""
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.errors import CtrPipelineError
+
+if TYPE_CHECKING:
+    from ctr_pipeline.config.kubernetes import KubernetesConfig
+    from ctr_pipeline.distributed.coordination.rendezvous import NodeRange
+
+_JOIN_SECONDS = 600.0
+_FOR_EVER_SECONDS = 1e9
+"""A cluster may have no room for long."""
 
 
 @command(Panel.ELASTIC, has_json=False)
@@ -62,6 +71,39 @@ def elastic_run(
             show_default=False,
         ),
     ] = None,
+    on_cluster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG",
+            help="Run MAX nodes, and their rendezvous, as pods of the section kubernetes of this "
+            "file.",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="With --on-cluster: override a key, such as kubernetes.image=registry/ctrpipe:1. "
+            "May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="With --on-cluster: name of the job."),
+    ] = "elastic-run",
+    uploads: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--upload",
+            metavar="PATH",
+            help="With --on-cluster: copy this file or folder to the same relative path of the "
+            "claim first. Can be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     monitor_interval: Annotated[
         float,
         typer.Option(
@@ -78,8 +120,15 @@ def elastic_run(
         ),
     ] = 3,
     join_timeout: Annotated[
-        float, typer.Option(min=1.0, metavar="SECONDS", help="Time to wait for enough nodes.")
-    ] = 600.0,
+        float | None,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="Time to wait for enough nodes. Default: 600, and as long as it takes on a "
+            "cluster.",
+            show_default=False,
+        ),
+    ] = None,
     exit_timeout: Annotated[
         float,
         typer.Option(
@@ -104,7 +153,12 @@ def elastic_run(
     On several, after 'ctrpipe elastic-rendezvous' on one of them, the same command on each:
 
     ctrpipe elastic-run --nodes 2:4 --rendezvous host-0:7100 --access access -- python train.py
+
+    On Kubernetes:
+
+    ctrpipe elastic-run --nodes 2:4 --on-cluster cluster.yaml --upload train.py -- python train.py
     """
+    from ctr_pipeline.config import load_kubernetes
     from ctr_pipeline.distributed.coordination.rendezvous import RendezvousTimes
     from ctr_pipeline.distributed.elastic.agent import Agent, AgentSettings
     from ctr_pipeline.distributed.elastic.client import RendezvousClient
@@ -120,11 +174,35 @@ def elastic_run(
     from ctr_pipeline.distributed.elastic.service import RendezvousServer
     from ctr_pipeline.distributed.rpc.access import Access
 
+    if on_cluster is not None:
+        if standalone or any(one is not None for one in (rendezvous, access, address, ledger)):
+            raise CtrPipelineError(
+                "--on-cluster has a rendezvous and addresses of its own",
+                remedy="Leave out --standalone, --rendezvous, --access, --address and --ledger",
+            )
+        return _submit(
+            session,
+            load_kubernetes(on_cluster, overrides or ()),
+            on_cluster,
+            script,
+            parse_nodes(nodes),
+            name=name,
+            uploads=uploads or (),
+            agent_options=[
+                *("--monitor-interval", str(monitor_interval), "--max-restarts", str(max_restarts)),
+                *("--join-timeout", str(join_timeout or _FOR_EVER_SECONDS)),
+                *("--exit-timeout", str(exit_timeout), "--grace", str(grace)),
+            ],
+        )
+    if overrides or uploads:
+        raise CtrPipelineError(
+            "--set and --upload are for pods", remedy="Give --on-cluster, or leave them out"
+        )
     settings = AgentSettings(
         nodes=parse_nodes(nodes),
         max_restarts=max_restarts,
         monitor_seconds=monitor_interval,
-        join_seconds=join_timeout,
+        join_seconds=join_timeout or _JOIN_SECONDS,
         grace_seconds=grace,
         exit_seconds=exit_timeout,
     )
@@ -177,3 +255,36 @@ def elastic_run(
             for one in addresses
         ]
         return run_agents(agents, least=settings.nodes.least if standalone else 1)
+
+
+def _submit(
+    session: CommandSession,
+    options: "KubernetesConfig",
+    path: Path,
+    script: list[str],
+    nodes: "NodeRange",
+    *,
+    name: str,
+    uploads: Sequence[Path],
+    agent_options: Sequence[str],
+) -> int:
+    from ctr_pipeline.apps.cluster.elastic_nodes import submit_nodes
+
+    job = submit_nodes(
+        options,
+        path,
+        script,
+        nodes,
+        name=name,
+        agent_options=agent_options,
+        uploads=uploads,
+        progress=session.progress,
+    )
+    address = f"k8s:{job.namespace}/{job.name}"
+    typer.echo(
+        f"Submitted {address}\n"
+        f"  ctrpipe status {address}\n"
+        f"  ctrpipe logs {address} all -f\n"
+        f"  ctrpipe delete {address}"
+    )
+    return 0

@@ -4,6 +4,7 @@ from ctr_pipeline.config.loader import (
     LoadedConfig,
     config_from_mapping,
     load_config,
+    load_kubernetes,
 )
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config
@@ -17,6 +18,7 @@ __all__ = [
     "config_from_mapping",
     "json_schema",
     "load_config",
+    "load_kubernetes",
     "merge_entries",
     "resolved_yaml",
 ]

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from ctr_pipeline.config.consistency import check_consistency, check_header
 from ctr_pipeline.config.explanations import describe, explain_errors
 from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path, put_at, value_at
+from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.config.merging import merge_problems
 from ctr_pipeline.config.models import Config, ModelConfig, working_copy
 from ctr_pipeline.config.ranges import RangeError, expand_range
@@ -129,6 +130,38 @@ def load_config(
         if given is not None and not any(_sets_output(override) for override in overrides):
             values["features"] = given
     return _finish(source, overrides, check_model, find_header, text=text, path=path)
+
+
+def load_kubernetes(path: Path, overrides: Sequence[str] = ()) -> KubernetesConfig:
+    """Reads the section `kubernetes:` of a file, such as a config, and nothing else of it.
+
+    Raises:
+        ConfigError: With every problem of that section.
+    """
+    text = read_yaml_text(path)
+    try:
+        values, source = parse_yaml(text, str(path))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError([syntax_problem(error, str(path))]) from error
+    source.values = {"kubernetes": values.get("kubernetes") or {}} if _is_mapping(values) else {}
+    for override in overrides:
+        _apply_override(override, source)
+    section: KubernetesConfig | None = None
+    try:
+        section = KubernetesConfig.model_validate(_as_tuples(source.values.get("kubernetes") or {}))
+    except ValidationError as error:
+        errors = [
+            one | {"loc": ("kubernetes", *one["loc"])} for one in error.errors(include_url=False)
+        ]
+        explain_errors(errors, source.values, source)
+    if source.problems or section is None:
+        ordered = sorted(source.problems, key=lambda found: found[0].line)
+        raise ConfigError(list(dict.fromkeys(problem for _, problem in ordered)))
+    return section
+
+
+def _is_mapping(values: object) -> bool:
+    return isinstance(values, dict)
 
 
 def _place_own(values: dict[str, Any], folder: Path) -> None:

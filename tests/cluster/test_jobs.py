@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
 from elastic_demo import load_config
 from job_watch import CommandError, MissedError
@@ -34,6 +36,7 @@ from ctr_pipeline.training.history import load_history
 pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 CONFIG = Path(__file__).parents[2] / "configs/criteo_elastic.yaml"
+EXAMPLE = Path(__file__).parents[2] / "configs/examples/elastic_training.py"
 ROWS, EPOCHS, LONG = 40_000, 20, 60
 REPLICA_EPOCHS = 30
 TRAIN_ROWS = 32_000
@@ -397,9 +400,13 @@ def test_a_worker_that_runs_out_of_memory_gets_a_larger_pod(prepare, tmp_path):
     options = ("--upload", "rows.txt", "--wait")
     run.call("submit", str(run.config_path), *options, folder=tmp_path, timeout_seconds=500)
     fetched = tmp_path / "runs" / run.name
-    assert sorted(one.name for one in fetched.iterdir()) == ["metrics.json", "report.html"]
+    assert sorted(one.name for one in fetched.iterdir()) == [
+        "metrics.json",
+        "report.html",
+        "report.json",
+    ]
     told = run.call("fetch", run.address, "report", "logs", folder=tmp_path)
-    assert ", 1 of them before" in told
+    assert ", 2 of them before" in told
     assert (fetched / "logs" / "worker-0.log").exists()
     events = run.cluster.get("events", "--namespace", run.name)["items"]
     told = [one["message"] for one in events if "ran out of memory" in one["message"]]
@@ -476,3 +483,46 @@ def test_replicas_go_on_when_pods_are_deleted_and_when_the_driver_is_killed(prep
     assert rows == [TRAIN_ROWS] * REPLICA_EPOCHS
     assert 0.6 < metrics["test"]["auc"] < 0.9
     assert run.delete() == []
+
+
+def test_a_script_runs_on_nodes_that_kubernetes_replaces(prepare, tmp_path):
+    run, name, num_records = prepare(), "mirrored", 6_400
+    address = f"k8s:{run.name}/{name}"
+    shutil.copy(EXAMPLE, tmp_path / "train.py")
+    features = np.random.default_rng(1).normal(size=(num_records, 8)).round(4)
+    rows = np.column_stack([features, features.sum(axis=1) > 0])
+    np.savetxt(tmp_path / "rows.csv", rows, fmt="%.4f", delimiter=",")
+
+    def pods():
+        selector = "--selector=app.kubernetes.io/component=worker"
+        found = run.cluster.get("pods", "--namespace", run.name, selector)["items"]
+        return [one["metadata"]["name"] for one in found if one["status"]["phase"] == "Running"]
+
+    def position():
+        return saved_position(run.work / "saved" / "checkpoint.npz")
+
+    (run.work / "saved").mkdir()
+    (run.work / "saved").chmod(0o777)
+    run.call(
+        *("elastic-run", "--nodes", "1:2", "--on-cluster", str(run.config_path), "--name", name),
+        *("--upload", "train.py", "--upload", "rows.csv", "--"),
+        *("python", "train.py", "rows.csv", "saved"),
+        folder=tmp_path,
+    )
+    run.cluster.wait_for(lambda: position() > 0, "a checkpoint", 240)
+    run.cluster.wait_for(lambda: len(pods()) == 2, "two nodes", 60)
+    assert f"{address}  running  driver 1" in run.call("status", address)
+    run.cluster.crash_pod(run.name, pods()[0])
+    run.cluster.wait_for(lambda: "finished" in run.call("status", address), "the end", 400)
+    assert position() == 2 * num_records
+    assert "world " in run.call("logs", address, "all")
+    run.call("delete", address)
+    run.cluster.wait_for(lambda: not run.left(), "the end of all", 60)
+
+
+def saved_position(checkpoint):
+    """How far a script has read its records; 0 before its first checkpoint."""
+    if not checkpoint.exists():
+        return 0
+    with np.load(checkpoint) as kept:
+        return int(kept["position"])

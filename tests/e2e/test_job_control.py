@@ -24,7 +24,7 @@ train: {epochs: 100000, batch_size: 256, early_stopping: null, checkpoint_second
 runtime: {mode: processes, workers: {min: 1, max: 1}}
 output: runs/x
 """
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 
 
 def ctrpipe(*arguments, folder, check=True):

@@ -15,7 +15,12 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from ctr_pipeline.apps.cluster.idle_pods import await_start, idle_pod, shrink, temporary_pod
-from ctr_pipeline.apps.cluster.submission import FOLDER_ANNOTATION, STRATEGY_ANNOTATION
+from ctr_pipeline.apps.cluster.submission import (
+    FOLDER_ANNOTATION,
+    NODES_ANNOTATION,
+    OWNER_ROLE,
+    STRATEGY_ANNOTATION,
+)
 from ctr_pipeline.apps.cluster.transfer import (
     CHECKPOINTS,
     DamagedStreamError,
@@ -53,7 +58,8 @@ from ctr_pipeline.progress import Progress
 
 JobState = Literal["waiting", "running", "stopping", "stopped", "finished", "failed"]
 
-_ALL_JOBS = "app.kubernetes.io/name=ctrpipe"
+_ALL = "app.kubernetes.io/name=ctrpipe"
+_NODE_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _ADDRESS = re.compile(r"k8s:(?:(?P<namespace>[a-z0-9-]+)/)?(?P<name>[a-z0-9-]+)")
 _MEMBER = re.compile(r"(ps|worker)-([0-9]+)")
 _ALL_LINES = 1_000_000
@@ -315,8 +321,7 @@ class SubmittedJob:
 
     def suspend(self, *, wait_seconds: float) -> JobState:
         """Has the job take a checkpoint and give back all pods; returns the last state seen."""
-        self._job()
-        self._api.patch("Job", self.name, {"spec": {"suspend": True}})
+        self._suspend(True)
         until = time.monotonic() + wait_seconds
         while (pods := _living(self._pods())) and time.monotonic() < until:
             if all(pod["metadata"]["labels"].get(ROLE_LABEL) != DRIVER for pod in pods):
@@ -328,8 +333,13 @@ class SubmittedJob:
 
     def resume(self) -> None:
         """Lets a stopped job go on from its last checkpoint."""
-        self._job()
-        self._api.patch("Job", self.name, {"spec": {"suspend": False}})
+        self._suspend(False)
+
+    def _suspend(self, suspended: bool) -> None:
+        """Of the driver's Job, and of that of nodes if there is one."""
+        nodes = self._job()["metadata"].get("annotations", {}).get(NODES_ANNOTATION)
+        for name in (self.name, *([] if nodes is None else [nodes])):
+            self._api.patch("Job", name, {"spec": {"suspend": suspended}})
 
     def delete(self) -> None:
         """Deletes the job and all that belongs to it; the run folder stays."""
@@ -434,7 +444,8 @@ class SubmittedJob:
         match = _MEMBER.fullmatch(member)
         if match is None:
             return None
-        return _newest(self._pods(**{ROLE_LABEL: match[1], INDEX_LABEL: str(int(match[2]))}))
+        pods = self._pods(**{ROLE_LABEL: match[1]})
+        return _newest([one for one in pods if _index_of(one) == str(int(match[2]))])
 
 
 def reader_pod(job: dict[str, Any], *, suffix: str) -> Manifest:
@@ -506,10 +517,10 @@ def _require_free(target: Path, pieces: Sequence[Piece]) -> None:
 def list_jobs(namespace: str | None) -> list[JobSummary]:
     """All jobs of a namespace; None: of that of the current context."""
     api = KubernetesApi.of_user(namespace)
-    pods = api.list("Pod", _ALL_JOBS).items
+    pods = api.list("Pod", _ALL).items
     refusals = functools.cache(lambda: read_refusals(api))
     found = []
-    for job in api.list("Job", _ALL_JOBS).items:
+    for job in api.list("Job", f"{_ALL},{ROLE_LABEL}={OWNER_ROLE}").items:
         name = job["metadata"]["name"]
         theirs = [one for one in pods if one["metadata"]["labels"].get(JOB_LABEL) == name]
         found.append(summarize(job, theirs, refusals, now=time.time()))
@@ -574,7 +585,7 @@ def _has_begun(job: dict[str, Any], pods: Sequence[dict[str, Any]]) -> bool:
     """Whether a driver has run so far."""
     return (
         PHASE_LABEL in job["metadata"].get("labels", {})
-        or any(INDEX_LABEL in one["metadata"]["labels"] for one in _living(pods))
+        or any(_index_of(one) is not None for one in _living(pods))
         or any((end := read_end(one)) and end.reason != "not_started" for one in pods)
     )
 
@@ -624,7 +635,7 @@ def _explain_members(pods: Sequence[dict[str, Any]]) -> str:
     """Why members have no pod that runs, the same for several said once; empty if all have."""
     waiting: dict[str, list[str]] = {}
     for pod in pods:
-        if INDEX_LABEL in pod["metadata"]["labels"] and (why := explain_waiting(pod)):
+        if _index_of(pod) is not None and (why := explain_waiting(pod)):
             waiting.setdefault(why, []).append(_member_name(pod))
     return "; ".join(f"{_enumerate(sorted(who))}: {why}" for why, who in waiting.items())
 
@@ -668,6 +679,12 @@ def _newest(pods: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _member_name(pod: dict[str, Any]) -> str:
+    role, index = _role_of(pod), _index_of(pod)
+    return role if index is None else f"{role}-{index}"
+
+
+def _index_of(pod: dict[str, Any]) -> str | None:
+    """The number of a member; Kubernetes itself gives those of nodes; None: it is none."""
     labels = pod["metadata"]["labels"]
-    index = labels.get(INDEX_LABEL)
-    return labels[ROLE_LABEL] if index is None else f"{labels[ROLE_LABEL]}-{index}"
+    found = labels.get(INDEX_LABEL, labels.get(_NODE_INDEX_LABEL))
+    return None if found is None else str(found)

@@ -66,6 +66,16 @@ COMMANDS: Mapping[str, tuple[Right, ...]] = {
         *_rights("", "pods", "create", "delete", "get"),
         *_rights("", "pods/exec", "create", "get"),
     ),
+    "elastic-run --on-cluster": (
+        *_rights("batch", "jobs", "create", "get", "patch", "delete"),
+        *(
+            Right("", kind, "create")
+            for kind in ("configmaps", "secrets", "serviceaccounts", "services", "pods")
+        ),
+        *(Right(RBAC_GROUP, kind, "create") for kind in ("roles", "rolebindings")),
+        Right("networking.k8s.io", "networkpolicies", "create"),
+        Right("", "persistentvolumeclaims", "get"),
+    ),
     "check --on-cluster": (
         *_rights("", "pods", "create", "delete", "get"),
         *_rights("", "pods/exec", "create", "get"),
@@ -106,6 +116,13 @@ def driver_rules(job: str) -> list[dict[str, Any]]:
             **({"resourceNames": [job]} if resource == "jobs" else {}),
         }
         for (group, resource), verbs in _DRIVER_VERBS.items()
+    ]
+
+
+def nodes_rules(job: str) -> list[dict[str, Any]]:
+    """Rules of the Role of a driver that sees how the Job of its nodes does."""
+    return [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"], "resourceNames": [job]}
     ]
 
 

@@ -56,6 +56,10 @@ from ctr_pipeline.progress import Progress
 
 FOLDER_ANNOTATION = "ctrpipe.dev/run-folder"
 STRATEGY_ANNOTATION = "ctrpipe.dev/strategy"
+NODES_ANNOTATION = "ctrpipe.dev/nodes"
+"""Of the Job of a driver: the name of that of its nodes."""
+OWNER_ROLE = "job"
+"""In labels, of what is no pod."""
 
 _LONGEST_NAME = 32
 """With role, number and name of a start, a pod's name is its host name: at most 63 characters."""
@@ -88,13 +92,7 @@ def plan_objects(
         CtrPipelineError: A key that a cluster needs is missing, or the model's file is.
     """
     config, options = loaded.config, loaded.config.kubernetes
-    for key, value in (("image", options.image), ("claim", options.claim)):
-        if value is None:
-            raise CtrPipelineError(
-                f"kubernetes.{key} is missing",
-                place=str(loaded.path or "config"),
-                remedy=f"Give it in the config, or with --set kubernetes.{key}=NAME",
-            )
+    require_keys(options, loaded.path)
     folder = config.output
     if config.stored_at is not None:
         folder = str(working_copy(config.stored_at, _scratch(config)))
@@ -111,11 +109,37 @@ def plan_objects(
         grace_seconds=_DRIVER_GRACE_SECONDS,
         service_account=name,
     )
-    job = _object("batch/v1", "Job", name, namespace)
-    job["metadata"]["annotations"] = {
-        FOLDER_ANNOTATION: folder,
-        STRATEGY_ANNOTATION: config.runtime.strategy,
-    }
+    job = driver_job(
+        name,
+        namespace,
+        template,
+        {FOLDER_ANNOTATION: folder, STRATEGY_ANNOTATION: config.runtime.strategy},
+    )
+    files = _config_files(loaded)
+    return [job, *owned_objects(options, job, driver_rules(name), files, secrets)]
+
+
+def require_keys(options: KubernetesConfig, path: Path | None) -> None:
+    """Raises CtrPipelineError if a key is missing without which no pod runs."""
+    for key, value in (("image", options.image), ("claim", options.claim)):
+        if value is None:
+            raise CtrPipelineError(
+                f"kubernetes.{key} is missing",
+                place=str(path or "config"),
+                remedy=f"Give it in the config, or with --set kubernetes.{key}=NAME",
+            )
+
+
+def driver_job(
+    name: str, namespace: str, template: Manifest, annotations: Mapping[str, str]
+) -> Manifest:
+    """The Job of a driver, which owns everything else, suspended.
+
+    Args:
+        template: Of its pods.
+    """
+    job = named_object("batch/v1", "Job", name, namespace)
+    job["metadata"]["annotations"] = dict(annotations)
     job["spec"] = {
         "suspend": True,
         "backoffLimit": MOST_FAILURES,
@@ -149,21 +173,40 @@ def plan_objects(
         },
         "template": template,
     }
+    return job
+
+
+def owned_objects(
+    options: KubernetesConfig,
+    job: Manifest,
+    rules: Sequence[Manifest],
+    files: Mapping[str, str],
+    secrets: Mapping[str, bytes],
+) -> list[Manifest]:
+    """What belongs to every job: account, config, secrets, and who may reach its pods.
+
+    Args:
+        job: The Job of the driver.
+        rules: What the driver may do.
+        files: Contents of the files of `CONFIG_FOLDER`, by name.
+        secrets: Contents of the secret files, by name.
+    """
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     encoded = {key: base64.b64encode(value).decode() for key, value in secrets.items()}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     ours = {"podSelector": {"matchLabels": {JOB_LABEL: name}}}
     return [
-        job,
-        _object("v1", "ServiceAccount", name, namespace) | {"automountServiceAccountToken": False},
-        _object(f"{RBAC_GROUP}/v1", "Role", name, namespace) | {"rules": driver_rules(name)},
-        _object(f"{RBAC_GROUP}/v1", "RoleBinding", name, namespace)
+        named_object("v1", "ServiceAccount", name, namespace)
+        | {"automountServiceAccountToken": False},
+        named_object(f"{RBAC_GROUP}/v1", "Role", name, namespace) | {"rules": [*rules]},
+        named_object(f"{RBAC_GROUP}/v1", "RoleBinding", name, namespace)
         | {
             "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
             "subjects": [subject],
         },
-        _object("v1", "ConfigMap", name, namespace) | {"data": _config_files(loaded)},
-        _object("v1", "Secret", name, namespace) | {"type": "Opaque", "data": encoded},
-        _object("networking.k8s.io/v1", "NetworkPolicy", name, namespace)
+        named_object("v1", "ConfigMap", name, namespace) | {"data": dict(files)},
+        named_object("v1", "Secret", name, namespace) | {"type": "Opaque", "data": encoded},
+        named_object("networking.k8s.io/v1", "NetworkPolicy", name, namespace)
         | {"spec": {**ours, "policyTypes": ["Ingress"], "ingress": _ingress(ours, options)}},
     ]
 
@@ -233,22 +276,50 @@ def submit(
         CtrPipelineError: A key, a right, the claim, the queue, room, a file or the cluster's
             consent is missing, or there is a job of this name.
     """
+    options = loaded.config.kubernetes
+    files = list_uploads(uploads)
+    api = KubernetesApi.of_user(options.namespace)
+    objects = plan_objects(loaded, name=name, namespace=api.namespace, secrets=make_secrets())
+    pods = plan_pods(loaded.config, objects[0])
+    return start_job(
+        api, options, objects, pods, "submit", files=files, progress=progress, pause=pause
+    )
+
+
+def start_job(
+    api: KubernetesApi,
+    options: KubernetesConfig,
+    objects: Sequence[Manifest],
+    pods: Sequence["PlannedPod"],
+    command: str,
+    *,
+    files: Sequence[FoundFile],
+    progress: Progress,
+    pause: Callable[[float], None],
+    complete: Callable[[Mapping[str, Manifest]], None] = lambda _created: None,
+) -> ClusterJob:
+    """Checks what a cluster can refuse, uploads, and creates a job.
+
+    Args:
+        objects: The Job of the driver, then what it owns.
+        pods: One of each kind of the job.
+        command: Whose rights are needed, one of `COMMANDS`.
+        files: Of the current folder, that are copied to the claim.
+        complete: Changes objects that are still to be created by those that are, by kind.
+    """
 
     def warn(sentence: str) -> None:
         progress.log(f"warning: {sentence}")
 
-    options = loaded.config.kubernetes
-    files = _list_uploads(uploads)
-    api = KubernetesApi.of_user(options.namespace)
-    objects = plan_objects(loaded, name=name, namespace=api.namespace, secrets=make_secrets())
-    require_rights(api, (*COMMANDS["submit"], *(COMMANDS["submit --upload"] if files else ())))
+    name = objects[0]["metadata"]["name"]
+    require_rights(api, (*COMMANDS[command], *(COMMANDS["submit --upload"] if files else ())))
     _require_claim(api, str(options.claim))
     if options.queue is not None and (found := examine_queue(api, options.queue)):
         for sentence in _sentences([found], api.namespace):
             warn(sentence)
     for manifest in objects:
         _check_object(api, manifest)
-    needs = [_check_pod(api, one, pause) for one in plan_pods(loaded.config, objects[0])]
+    needs = [_check_pod(api, one, pause) for one in pods]
     for sentence in _check_quotas(api, needs):
         warn(sentence)
     if superfluous := superfluous_rights(api, name):
@@ -258,10 +329,10 @@ def submit(
         )
     if files:
         _upload(api, objects[0], files, progress=progress, pause=pause)
-    return create_objects(api, objects)
+    return create_objects(api, objects, complete)
 
 
-def _list_uploads(paths: Sequence[Path]) -> list[FoundFile]:
+def list_uploads(paths: Sequence[Path]) -> list[FoundFile]:
     """The files that paths name, by their paths from the current folder."""
     found: dict[str, FoundFile] = {}
     for path in paths:
@@ -339,11 +410,6 @@ def plan_pods(config: Config, job: Manifest) -> list[PlannedPod]:
         job: The Job as `plan_objects` planned it.
     """
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
-    template = job["spec"]["template"]
-    # Its account does not exist yet.
-    spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
-    metadata = template["metadata"] | {"name": f"{name}-{DRIVER}"}
-    driver = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     workers = config.runtime.workers
     least, most = (1, 1) if workers == "auto" else (workers.min, workers.max)
     # Workers of the one priority, then of the other.
@@ -356,7 +422,7 @@ def plan_pods(config: Config, job: Manifest) -> list[PlannedPod]:
         members.insert(0, ("ps", 0, number, number))
     keys = {"ps": "kubernetes.parameter_servers", "worker": "kubernetes.workers"}
     return [
-        PlannedPod("kubernetes.master", driver, 1, 1),
+        PlannedPod("kubernetes.master", pod_of(job), 1, 1),
         *(
             PlannedPod(
                 keys[role], _planned_member(config, role, index, name, namespace), least, most
@@ -365,6 +431,14 @@ def plan_pods(config: Config, job: Manifest) -> list[PlannedPod]:
             if most > 0
         ),
     ]
+
+
+def pod_of(job: Manifest) -> Manifest:
+    """A pod as a Job will make it, but for the account, which does not exist yet."""
+    template = job["spec"]["template"]
+    spec = {key: value for key, value in template["spec"].items() if key != "serviceAccountName"}
+    metadata = template["metadata"] | {"name": f"{job['metadata']['name']}-{DRIVER}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _planned_member(
@@ -513,7 +587,11 @@ def check_in_pod(
         return api.execute(name, [*_ctrpipe("check", loaded), *options])
 
 
-def create_objects(api: KubernetesApi, objects: Sequence[Manifest]) -> ClusterJob:
+def create_objects(
+    api: KubernetesApi,
+    objects: Sequence[Manifest],
+    complete: Callable[[Mapping[str, Manifest]], None] = lambda _created: None,
+) -> ClusterJob:
     """Creates what `plan_objects` planned and lets the Job go.
 
     Raises:
@@ -523,10 +601,12 @@ def create_objects(api: KubernetesApi, objects: Sequence[Manifest]) -> ClusterJo
     name = manifest["metadata"]["name"]
     created = api.create(manifest)
     job = ClusterJob(name, api.namespace, created["metadata"]["uid"])
+    made = {manifest["kind"]: created}
     try:
         for one in owned:
+            complete(made)
             metadata = one["metadata"] | {"ownerReferences": [job.owner_reference]}
-            api.create(one | {"metadata": metadata})
+            made[one["kind"]] = api.create(one | {"metadata": metadata})
         api.patch("Job", name, {"spec": {"suspend": False}})
     except BaseException:
         api.delete("Job", name, uid=job.owner_uid)
@@ -534,8 +614,9 @@ def create_objects(api: KubernetesApi, objects: Sequence[Manifest]) -> ClusterJo
     return job
 
 
-def _object(version: str, kind: str, name: str, namespace: str) -> Manifest:
-    metadata = {"name": name, "namespace": namespace, "labels": job_labels(name, "job")}
+def named_object(version: str, kind: str, name: str, namespace: str) -> Manifest:
+    """An object of a job, without what it is for."""
+    metadata = {"name": name, "namespace": namespace, "labels": job_labels(name, OWNER_ROLE)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 

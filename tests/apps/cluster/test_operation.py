@@ -261,7 +261,7 @@ class ScriptedApi:
 
     def patch(self, _kind, name, patch):
         self.calls.append((name, patch))
-        self.found = job(suspend=patch["spec"]["suspend"])
+        self.found = self.found | {"spec": {"suspend": patch["spec"]["suspend"]}}
         if patch["spec"]["suspend"]:
             self.pods = [one for one in self.pods if "driver" not in one["metadata"]["name"]]
 
@@ -411,6 +411,27 @@ class TestJob:
         assert api.calls == [
             ("clicks", {"spec": {"suspend": True}}),
             ("delete", "Pod", "clicks-worker-0-1", "clicks-worker-0-1"),
+        ]
+
+    def test_nodes_of_an_elastic_run_stop_and_go_on_with_it(self):
+        found = job()
+        found["metadata"].setdefault("annotations", {})["ctrpipe.dev/nodes"] = "clicks-nodes"
+        api = ScriptedApi(found)
+        SubmittedJob(api, "clicks", pause=lambda _: None).suspend(wait_seconds=0)
+        SubmittedJob(api, "clicks").resume()
+        assert api.calls == [
+            (name, {"spec": {"suspend": suspended}})
+            for suspended in (True, False)
+            for name in ("clicks", "clicks-nodes")
+        ]
+
+    def test_nodes_of_an_elastic_run_have_the_numbers_that_kubernetes_gives(self):
+        node = pod("worker")
+        node["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = "3"
+        found = SubmittedJob(ScriptedApi(job(), [node]), "clicks")
+        name = node["metadata"]["name"]
+        assert list(found.read_log("worker-3", num_lines=5, follow=False)) == [
+            f"{name} 5 False".encode()
         ]
 
     def test_who_follows_a_job_hears_why_it_has_no_driver(self):

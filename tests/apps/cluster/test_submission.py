@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from ctr_pipeline.apps.cluster import submission
+from ctr_pipeline.apps.cluster.elastic_nodes import follow_nodes
 from ctr_pipeline.apps.cluster.rights import MissingRightsError
 from ctr_pipeline.apps.cluster.submission import (
     FOLDER_ANNOTATION,
@@ -20,6 +21,7 @@ from ctr_pipeline.apps.cluster.submission import (
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi, Listed
+from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob
 from ctr_pipeline.distributed.rpc.access import make_secrets
 from ctr_pipeline.errors import ConfigError, CtrPipelineError
 from ctr_pipeline.progress import SilentProgress
@@ -119,7 +121,7 @@ class ScriptedApi:
         return "alice"
 
     def rules_of(self, account):
-        assert account == "clicks"
+        assert account in {"clicks", "elastic-run", "mirrored"}
         return list(self.rules)
 
 
@@ -442,6 +444,120 @@ class TestSubmit:
     def test_what_the_job_s_account_may_do_for_no_reason_is_named(self, submit):
         rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
         assert "may also get, list secrets" in submit(ScriptedApi(rules=[rule]))[0]
+
+
+class TestElasticNodes:
+    """`ctrpipe elastic-run --on-cluster`."""
+
+    class Api(ScriptedApi):
+        """Keeps Jobs by name, and gives a Service its address."""
+
+        def create(self, manifest, *, dry_run=False):
+            made = super().create(manifest, dry_run=dry_run)
+            if manifest["kind"] == "Job" and not dry_run:
+                self.objects[manifest["metadata"]["name"]] = copy.deepcopy(manifest)
+            if manifest["kind"] == "Service":
+                made["spec"] = manifest["spec"] | {"clusterIP": "10.0.0.9"}
+            return made
+
+    @pytest.fixture
+    def submit(self, monkeypatch, tmp_path):
+        path = tmp_path / "cluster.yaml"
+        path.write_text("kubernetes: {image: 'registry/ctrpipe:1', claim: runs, workers: {cpu: 3}}")
+
+        def run(api, *options):
+            monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: api)
+            arguments = ("elastic-run", "--nodes", "2:4", "--on-cluster", str(path), *options)
+            return main([*arguments, "--", "python", "train.py", "--folder", "$(HOME)"])
+
+        return run
+
+    def test_nodes_are_pods_that_know_where_the_rendezvous_is(self, submit, capsys):
+        api = self.Api()
+        assert submit(api, "--name", "mirrored", "--max-restarts", "7") == 0
+        assert "Submitted k8s:ads/mirrored" in capsys.readouterr().out
+        driver, nodes = api.objects["mirrored"], api.objects["mirrored-nodes"]
+        (container,) = nodes["spec"]["template"]["spec"]["containers"]
+        command = " ".join(container["command"])
+        assert "elastic-run --nodes 2:4 --rendezvous 10.0.0.9:7100 --access /etc/" in command
+        assert "--max-restarts 7 " in command
+        # Variables of the shell are none of Kubernetes.
+        assert command.endswith(" -- python train.py --folder $$(HOME)")
+        assert container["resources"]["requests"]["cpu"] == "3"
+        assert (nodes["spec"]["completions"], nodes["spec"]["parallelism"]) == (4, 4)
+        assert nodes["metadata"]["ownerReferences"][0]["name"] == "mirrored"
+        (serves,) = driver["spec"]["template"]["spec"]["containers"]
+        assert "elastic-rendezvous" in serves["command"]
+        labels = driver["spec"]["template"]["metadata"]["labels"]
+        assert api.objects["Service"]["spec"]["selector"].items() <= labels.items()
+        assert api.calls[-1] == ("patch", "Job", "mirrored", {"spec": {"suspend": False}})
+
+    def test_its_driver_sees_its_nodes_and_may_do_nothing(self, submit):
+        api = self.Api()
+        submit(api)
+        assert api.objects["Role"]["rules"] == [
+            {
+                "apiGroups": ["batch"],
+                "resources": ["jobs"],
+                "verbs": ["get"],
+                "resourceNames": ["elastic-run-nodes"],
+            }
+        ]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--standalone",), "--on-cluster has a rendezvous"),
+            (("--set", "kubernetes.claim=null"), "kubernetes.claim is missing"),
+            (("--set", "kubernetes.workers.cpus=2"), "kubernetes.workers.cpus"),
+            (("--upload", "train.py"), "there is no such file"),
+        ],
+    )
+    def test_what_cannot_run_is_named_before_anything_is_created(
+        self, submit, capsys, options, message
+    ):
+        api = self.Api()
+        assert submit(api, *options) == 1
+        assert message in capsys.readouterr().err
+        assert not api.objects
+
+    def test_what_is_for_pods_is_refused_without_them(self, capsys):
+        arguments = ("--standalone", "--nodes", "1", "--upload", "train.py", "--", "true")
+        assert main(["elastic-run", *arguments]) == 1
+        assert "--set and --upload are for pods" in capsys.readouterr().err
+
+    class Nodes:
+        """The Job of nodes as Kubernetes tells of it, and a rendezvous that is never finished."""
+
+        def __init__(self, *answers):
+            self.answers = list(answers)
+
+        def get(self, kind, name):
+            assert (kind, name) == ("Job", "clicks-nodes")
+            answer = self.answers.pop(0)
+            if isinstance(answer, ApiError):
+                raise answer
+            return {"status": {"conditions": [{"type": answer, "status": "True", "message": "no"}]}}
+
+        def wait_until_finished(self, _seconds=None):
+            return False
+
+    def follow(self, nodes):
+        told = []
+        follow_nodes(nodes, ClusterJob("clicks", "ads", "0a1b"), nodes, told.append)
+        return told
+
+    def test_the_driver_ends_with_its_nodes_also_after_a_time_without_kubernetes(self):
+        away = ApiError(0, "the API server does not answer")
+        nodes = self.Nodes("Suspended", away, away, "Suspended", "Complete")
+        assert self.follow(nodes) == [
+            "Kubernetes: the API server does not answer",
+            "Kubernetes answers again",
+        ]
+
+    def test_nodes_that_failed_fail_the_job(self):
+        with pytest.raises(CtrPipelineError, match="the nodes have failed: no"):
+            self.follow(self.Nodes("Failed"))
 
 
 class IdlePodApi(ScriptedApi):

@@ -373,7 +373,7 @@ class TestLauncher:
     @pytest.mark.slow
     def test_a_pod_that_ran_out_of_memory_is_replaced_by_a_larger_one_up_to_the_most(self, opened):
         patch = {"spec": {"containers": [{"name": "ctrpipe", "resources": {"limits": {"x": 1}}}]}}
-        workers = MemberPodConfig(memory="100Mi", max_memory="200Mi", patch=patch)
+        workers = WorkerPodConfig(memory="100Mi", max_memory="200Mi", patch=patch)
         options = KubernetesConfig(image="i", workers=workers)
         launcher, api = opened(options, worker="raise SystemExit(71)")
         remedies = []

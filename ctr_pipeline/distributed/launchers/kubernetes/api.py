@@ -35,6 +35,7 @@ _PATHS = {
     "Pod": "/api/v1/namespaces/{namespace}/pods",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
     "Secret": "/api/v1/namespaces/{namespace}/secrets",
+    "Service": "/api/v1/namespaces/{namespace}/services",
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
     "PersistentVolumeClaim": "/api/v1/namespaces/{namespace}/persistentvolumeclaims",
     "ResourceQuota": "/api/v1/namespaces/{namespace}/resourcequotas",
