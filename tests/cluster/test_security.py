@@ -23,6 +23,7 @@ from ctr_pipeline.apps.cluster.rights import (
 from ctr_pipeline.config import load_config
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.pods import JOB_LABEL
+from ctr_pipeline.progress import SilentProgress
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -76,6 +77,16 @@ def loaded(tmp_path):
     return load_config(path, ["runtime.mode=kubernetes"])
 
 
+class ToldProgress(SilentProgress):
+    """Keeps the lines for a person."""
+
+    def __init__(self):
+        self.lines = []
+
+    def log(self, text):
+        self.lines.append(text)
+
+
 @pytest.fixture
 def submit(cluster, namespace, loaded, monkeypatch):
     """Submits as a user; returns the warnings."""
@@ -84,10 +95,10 @@ def submit(cluster, namespace, loaded, monkeypatch):
 
     def run(api):
         monkeypatch.setattr(KubernetesApi, "of_user", lambda _namespace: api)
-        warnings = []
+        told = ToldProgress()
         with cluster.network():
-            submission.submit(loaded, name="clicks", warn=warnings.append)
-        return warnings
+            submission.submit(loaded, name="clicks", progress=told)
+        return told.lines
 
     return run
 
