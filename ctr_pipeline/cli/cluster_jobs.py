@@ -21,6 +21,20 @@ def names_cluster_job(run: Path) -> bool:
     return str(run).startswith("k8s:")
 
 
+def describe_submission(address: str, *, followed: str) -> str:
+    """Lines for a job that was just submitted.
+
+    Args:
+        followed: The member, or `all`, whose log is worth following.
+    """
+    return (
+        f"Submitted {address}\n"
+        f"  ctrpipe status {address}\n"
+        f"  ctrpipe logs {address} {followed} -f\n"
+        f"  ctrpipe delete {address}"
+    )
+
+
 def describe_summary(summary: "JobSummary") -> str:
     """One line: `k8s:ads/clicks  running  driver 1, ps 1, worker 2`."""
     pods = ", ".join(f"{role} {count}" for role, count in sorted(summary.pods.items()))

@@ -62,9 +62,6 @@ def elastic_rendezvous(
     from ctr_pipeline.distributed.elastic.service import RendezvousServer
     from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob, is_driver
 
-    if is_driver():
-        from ctr_pipeline.apps.cluster.elastic_nodes import follow_nodes
-        from ctr_pipeline.distributed.launchers.kubernetes.api import KubernetesApi
     made = make_access(access)
     if not session.quiet:
         state = "New" if made else "Existing"
@@ -78,6 +75,9 @@ def elastic_rendezvous(
         if not session.quiet:
             typer.echo(f"Serving the rendezvous on {server.address}", err=True)
         if is_driver():
+            from ctr_pipeline.apps.cluster.elastic_nodes import follow_nodes
+            from ctr_pipeline.distributed.launchers.kubernetes.api import KubernetesApi
+
             job = ClusterJob.of_this_pod()
             api = KubernetesApi.in_pod(job.namespace)
             follow_nodes(server, job, api, lambda line: typer.echo(line, err=True))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ctr_pipeline.cli.cluster_jobs import describe_submission
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.errors import CtrPipelineError
@@ -280,11 +281,5 @@ def _submit(
         uploads=uploads,
         progress=session.progress,
     )
-    address = f"k8s:{job.namespace}/{job.name}"
-    typer.echo(
-        f"Submitted {address}\n"
-        f"  ctrpipe status {address}\n"
-        f"  ctrpipe logs {address} all -f\n"
-        f"  ctrpipe delete {address}"
-    )
+    typer.echo(describe_submission(f"k8s:{job.namespace}/{job.name}", followed="all"))
     return 0

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ctr_pipeline.cli.cluster_jobs import describe_submission
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.fetch import default_folder
 from ctr_pipeline.cli.options import ConfigFile, Overrides
@@ -69,13 +70,9 @@ def submit(
         return 0
     job = submission.submit(loaded, name=job_name, uploads=uploads or (), progress=session.progress)
     address = f"k8s:{job.namespace}/{job.name}"
-    lines = [
-        f"Submitted {address}",
-        f"  ctrpipe status {address}",
-        f"  ctrpipe logs {address} driver -f",
-        f"  ctrpipe delete {address}",
-    ]
-    session.show({"job": address}, lambda: typer.echo("\n".join(lines)))
+    session.show(
+        {"job": address}, lambda: typer.echo(describe_submission(address, followed="driver"))
+    )
     if not wait:
         return 0
     submitted = open_submitted(job)

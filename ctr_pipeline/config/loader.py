@@ -113,10 +113,7 @@ def load_config(
         path /= RESOLVED_CONFIG
     text = read_yaml_text(path)
     is_own = path.name == RESOLVED_CONFIG and (path.parent / RUN_LOCK).exists()
-    try:
-        values, source = parse_yaml(text, str(path), is_written=is_own)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError([syntax_problem(error, str(path))]) from error
+    values, source = _parse(text, path, is_written=is_own)
     if values is None:
         message = "the file is empty; 'ctrpipe init DATA' writes a config to start from"
         raise ConfigError([ConfigProblem(str(path), "", message)])
@@ -138,30 +135,35 @@ def load_kubernetes(path: Path, overrides: Sequence[str] = ()) -> KubernetesConf
     Raises:
         ConfigError: With every problem of that section.
     """
-    text = read_yaml_text(path)
-    try:
-        values, source = parse_yaml(text, str(path))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError([syntax_problem(error, str(path))]) from error
-    source.values = {"kubernetes": values.get("kubernetes") or {}} if _is_mapping(values) else {}
+    values, source = _parse(read_yaml_text(path), path)
+    given = values.get("kubernetes") if isinstance(values, dict) else None
+    source.values = {"kubernetes": given or {}}
     for override in overrides:
         _apply_override(override, source)
     section: KubernetesConfig | None = None
     try:
-        section = KubernetesConfig.model_validate(_as_tuples(source.values.get("kubernetes") or {}))
+        section = KubernetesConfig.model_validate(_as_tuples(source.values["kubernetes"] or {}))
     except ValidationError as error:
         errors = [
             one | {"loc": ("kubernetes", *one["loc"])} for one in error.errors(include_url=False)
         ]
         explain_errors(errors, source.values, source)
     if source.problems or section is None:
-        ordered = sorted(source.problems, key=lambda found: found[0].line)
-        raise ConfigError(list(dict.fromkeys(problem for _, problem in ordered)))
+        raise _all_problems(source)
     return section
 
 
-def _is_mapping(values: object) -> bool:
-    return isinstance(values, dict)
+def _parse(text: str, path: Path, *, is_written: bool = False) -> tuple[Any, Source]:
+    try:
+        return parse_yaml(text, str(path), is_written=is_written)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError([syntax_problem(error, str(path))]) from error
+
+
+def _all_problems(source: Source) -> ConfigError:
+    """The problems of a source, each once, in the order of their places."""
+    ordered = sorted(source.problems, key=lambda found: found[0].line)
+    return ConfigError(list(dict.fromkeys(problem for _, problem in ordered)))
 
 
 def _place_own(values: dict[str, Any], folder: Path) -> None:
@@ -222,8 +224,7 @@ def _finish(
         if header:
             check_header(values, header, source)
     if source.problems or config is None:
-        ordered = sorted(source.problems, key=lambda found: found[0].line)
-        raise ConfigError(list(dict.fromkeys(problem for _, problem in ordered)))
+        raise _all_problems(source)
     return LoadedConfig(config, text, path, tuple(overrides), source)
 
 

@@ -16,6 +16,7 @@ from ctr_pipeline.apps.cluster.submission import (
     NODES_ANNOTATION,
     PlannedPod,
     driver_job,
+    ignore_disruptions,
     list_uploads,
     named_object,
     owned_objects,
@@ -27,7 +28,6 @@ from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.distributed.coordination.rendezvous import NodeRange
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.drivers import MOST_FAILURES
-from ctr_pipeline.distributed.launchers.kubernetes.pod_states import DISRUPTIONS
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
     CONTAINER,
     DRIVER,
@@ -195,10 +195,7 @@ def _node_job(
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": one, "status": "True"} for one in DISRUPTIONS],
-                },
+                ignore_disruptions(),
                 {
                     "action": "FailJob",
                     "onExitCodes": {

@@ -165,15 +165,18 @@ def driver_job(
                         "values": [EXIT_TERMINATED],
                     },
                 },
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": one, "status": "True"} for one in DISRUPTIONS],
-                },
+                ignore_disruptions(),
             ]
         },
         "template": template,
     }
     return job
+
+
+def ignore_disruptions() -> Manifest:
+    """A rule of a Job: pods that end by no fault of their own are no failures."""
+    conditions = [{"type": one, "status": "True"} for one in DISRUPTIONS]
+    return {"action": "Ignore", "onPodConditions": conditions}
 
 
 def owned_objects(
