@@ -11,6 +11,7 @@ import typer
 
 from ctr_pipeline.cli.cluster_jobs import describe_submission
 from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Uploads
 from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.errors import CtrPipelineError
 
@@ -95,16 +96,7 @@ def elastic_run(
         str,
         typer.Option(metavar="NAME", help="With --on-cluster: name of the job."),
     ] = "elastic-run",
-    uploads: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--upload",
-            metavar="PATH",
-            help="With --on-cluster: copy this file or folder to the same relative path of the "
-            "claim first. Can be given several times.",
-            show_default=False,
-        ),
-    ] = None,
+    uploads: Uploads = None,
     monitor_interval: Annotated[
         float,
         typer.Option(

@@ -28,6 +28,16 @@ Overrides = Annotated[
         show_default=False,
     ),
 ]
+Uploads = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--upload",
+        metavar="PATH",
+        help="Copy this file or folder to the same relative path of the claim before the job "
+        "starts. Can be given several times.",
+        show_default=False,
+    ),
+]
 Verbose = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Print more; -vv prints everything.")
 ]

@@ -1,7 +1,6 @@
 """`ctrpipe submit`: the whole pipeline as pods of a cluster."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ import typer
 from ctr_pipeline.cli.cluster_jobs import describe_submission
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.fetch import default_folder
-from ctr_pipeline.cli.options import ConfigFile, Overrides
+from ctr_pipeline.cli.options import ConfigFile, Overrides, Uploads
 from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.errors import CtrPipelineError
 
@@ -29,16 +28,7 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the manifests and create nothing.")
     ] = False,
-    uploads: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--upload",
-            metavar="PATH",
-            help="Copy this file or folder to the same relative path of the claim before the job "
-            "starts, as rows. Can be given several times.",
-            show_default=False,
-        ),
-    ] = None,
+    uploads: Uploads = None,
     wait: Annotated[
         bool,
         typer.Option(

@@ -79,6 +79,7 @@ def submit_nodes(
         CtrPipelineError: As of `submission.submit`.
     """
     require_keys(options, path)
+    _refuse_keys(options, path)
     files = list_uploads(uploads)
     api = KubernetesApi.of_user(options.namespace)
     objects = plan_nodes(
@@ -117,6 +118,18 @@ def submit_nodes(
         pause=pause,
         complete=complete,
     )
+
+
+def _refuse_keys(options: KubernetesConfig, path: Path) -> None:
+    """Raises CtrPipelineError if a key is given that pods of one Job cannot have."""
+    workers = options.workers
+    for key, value in (("high", workers.high or None), ("max_memory", workers.max_memory)):
+        if value is not None:
+            raise CtrPipelineError(
+                f"kubernetes.workers.{key} has no effect on nodes: one Job makes them, all alike",
+                place=str(path),
+                remedy="Leave it out for elastic-run",
+            )
 
 
 def plan_nodes(

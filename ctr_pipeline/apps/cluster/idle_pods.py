@@ -35,8 +35,9 @@ def idle_pod(
     """
     template = job["spec"]["template"]["spec"]
     (container,) = (one for one in template["containers"] if one["name"] == CONTAINER)
+    read_only = set() if writes else {WORK}
     mounts = [
-        one | {"readOnly": True} if one["name"] == WORK and not writes else one
+        one | {"readOnly": True} if one["name"] in read_only else one
         for one in container["volumeMounts"]
         if one["name"] in volumes
     ]
@@ -74,7 +75,7 @@ def idle_pod(
                 }
             ],
             "volumes": [
-                _read_only(one) if one["name"] == WORK and not writes else one
+                _read_only(one) if one["name"] in read_only else one
                 for one in template["volumes"]
                 if one["name"] in volumes
             ],

@@ -488,20 +488,17 @@ def open_submitted(job: ClusterJob) -> SubmittedJob:
 
 
 def _select(files: Sequence[FoundFile], parts: Sequence[str]) -> list[FoundFile]:
-    """The files of parts of a run folder."""
-    tops = {PurePosixPath(file.name).parts[0] for file in files}
-    if not parts:
-        wanted = tops - {CHECKPOINTS}
-    else:
-        wanted = {top for top in tops if {top, top.partition(".")[0]} & set(parts)}
+    """The files of parts of a run folder; none named: all parts but checkpoints."""
+    tops = {file.name: PurePosixPath(file.name).parts[0] for file in files}
+    stems = {top: top.partition(".")[0] for top in tops.values()}
     for part in parts:
-        if all(part not in {top, top.partition(".")[0]} for top in wanted):
+        if part not in stems and part not in stems.values():
             raise CtrPipelineError(
                 f"the run folder has no '{part}'",
-                remedy="It has "
-                + (", ".join(sorted({top.partition(".")[0] for top in tops})) or "no files yet"),
+                remedy="It has " + (", ".join(sorted({*stems.values()})) or "no files yet"),
             )
-    return [file for file in files if PurePosixPath(file.name).parts[0] in wanted]
+    wanted = parts or [top for top in stems if top != CHECKPOINTS]
+    return [file for file in files if {top := tops[file.name], stems[top]} & {*wanted}]
 
 
 def _require_free(target: Path, pieces: Sequence[Piece]) -> None:

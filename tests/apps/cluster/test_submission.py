@@ -511,6 +511,14 @@ class TestElasticNodes:
             (("--set", "kubernetes.claim=null"), "kubernetes.claim is missing"),
             (("--set", "kubernetes.workers.cpus=2"), "kubernetes.workers.cpus"),
             (("--upload", "train.py"), "there is no such file"),
+            (("--set", "kubernetes.workers.max_memory=8Gi"), "max_memory has no effect on nodes"),
+            (
+                (
+                    *("--set", "kubernetes.workers.high=1"),
+                    *("--set", "kubernetes.workers.high_priority_class=high"),
+                ),
+                "high has no effect on nodes",
+            ),
         ],
     )
     def test_what_cannot_run_is_named_before_anything_is_created(
