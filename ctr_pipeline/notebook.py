@@ -121,14 +121,15 @@ class LoadedRun:
 
         Args:
             rows: A DataFrame, or a list of dictionaries, a row each. They have the columns that the
-                features read, as in the file: texts as strings, numbers as numbers; None and NaN
-                are missing. Other columns are ignored.
+                features read, as in the file; None and NaN are missing. A value is the same in
+                whatever type it comes: 1084, 1084.0 and "1084" are one id, True and "true" are.
+                Other columns are ignored.
 
         Returns:
             float32, named `probability`, with the index of `rows`.
 
         Raises:
-            DataError: A column is missing or of another type.
+            DataError: A column is missing or of another type, or a value is none of it.
         """
         import pandas as pd
 
@@ -187,48 +188,52 @@ class LoadedRun:
 
     def _score(self, rows: "pd.DataFrame") -> "NDArray[np.float32]":
         """Logits of raw rows."""
+        import numpy as np
         import pyarrow as pa
 
-        from ctr_pipeline.dataset.lists import as_texts, find_bad_vectors, is_list
+        from ctr_pipeline.dataset.arrow_columns import check_type, convert_column
+        from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults
+        from ctr_pipeline.dataset.columns import plan_columns
         from ctr_pipeline.pipeline.model.trained_model import score_table
-        from ctr_pipeline.specs.columns import ColumnType
+        from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
 
+        plan, config = self._model.plan, self.config
+        reading = plan_columns(
+            config.data,
+            plan.inputs,
+            label_required=False,
+            carried=(),
+            sensitive=plan.inputs if config.has_sensitive_columns else (),
+            lists=plan.list_columns,
+        )
+        faults, places = BlockFaults(len(rows), reading.sensitive), np.arange(len(rows))
         columns = {}
-        for name, kind in self._model.plan.inputs.items():
+        for name in reading.names:
             if name not in rows:
                 raise DataError(
                     f"the rows have no column '{name}'", remedy="Add it, or NaN for all"
                 )
-            wanted = pa.float64() if kind is ColumnType.NUMBER else pa.string()
-            try:
-                values = pa.array(rows[name], from_pandas=True)
-                vector = self._model.plan.vectors.get(name)
-                if vector is not None and is_list(values.type):
-                    values, _, _ = as_texts(values, vector)
-                if pa.types.is_floating(values.type) and kind is ColumnType.TEXT:
-                    # 7.0 is not the text 7 or 007 that the model was trained on.
-                    if values.null_count < len(values):
-                        raise DataError(
-                            f"column '{name}' holds floats, and the model reads it as text",
-                            remedy="Read it as text, as in pandas.read_csv(…, dtype=str)",
-                        )
-                    values = pa.nulls(len(values), wanted)
-                # Integers beyond 2**53 are rounded, as they are when a file is read.
-                columns[name] = values.cast(wanted, safe=False)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-                raise DataError(
-                    f"column '{name}' is not {'numbers' if kind is ColumnType.NUMBER else 'text'}",
-                    remedy="Convert it to what the training data has",
-                ) from error
-            if vector is not None:
-                for fault in find_bad_vectors(columns[name], vector):
-                    if len(fault.rows):
-                        raise DataError(
-                            fault.reason.value,
-                            place=f"row {rows.index[fault.rows[0]]}, column '{name}'",
-                            remedy=f"Give {vector.length} finite numbers, or nothing at all",
-                        )
-        return score_table(pa.table(columns), self._run, self._model)
+            values = _as_array(rows[name])
+            check_type("the rows", values.type, name, reading)
+            columns[name] = convert_column(values, name, reading, faults, places)
+        for fault in faults.first():
+            bad = BadRow(
+                file="the rows",
+                row=fault.record + 1,
+                column=fault.column,
+                reason=fault.reason,
+                value=fault.value,
+            )
+            raise DataError(
+                bad.as_error().message,
+                place=f"row {rows.index[fault.record]}, column '{fault.column}'",
+                remedy=bad.remedy,
+            )
+        unknown = UnknownCounter(plan, show=not config.has_sensitive_columns)
+        logits = score_table(pa.table(columns), self._run, self._model, unknown)
+        for sentence in unknown.compare(self.metrics.get("unknown_values", {})):
+            warnings.warn(f"{sentence}: are they written as in training?", stacklevel=3)
+        return logits
 
 
 def _as_frame(rows: Rows) -> "pd.DataFrame":
@@ -286,7 +291,7 @@ def _weights_of(rows: "pd.DataFrame", name: str) -> "NDArray[np.float64]":
 
 
 def _as_array(column: "pd.Series[Any]") -> "pa.Array":
-    """Values to group by, of whatever type."""
+    """Values of whatever type."""
     import pyarrow as pa
 
     try:

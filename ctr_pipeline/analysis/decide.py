@@ -31,8 +31,7 @@ MOST_ROWS_FOR_RATES = 50_000
 NUM_FINE_QUANTILES = 300
 """Of numbers whose single values tell something as well."""
 NUM_FINEST_QUANTILES = 10_000
-"""Of ids that are stored as floats or are not sure to be ids: frequent ones have intervals of their
-own."""
+"""Of numbers that are not sure to be ids: frequent ones have intervals of their own."""
 _SECONDS_OF_A_DAY = 86_400
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,40})", re.ASCII)
 _NO_LISTS: Mapping[str, ListSpec] = MappingProxyType({})
@@ -342,10 +341,7 @@ def _decide_number(
     if moments is None:
         raise ValueError(f"column '{column.column}': the statistics have no profile of it")
     number: tuple[AnyTransform, ...] | None
-    if judged is not None and judged.nature is Nature.ID:
-        number = None
-        reason = f"{kind}, stored as floats, which have no texts: {id_reason}"
-    elif not moments.standard_deviation:
+    if not moments.standard_deviation:
         number = None
         reason = f"{kind}, the finite ones all equal: only whether and where it is there can tell"
     else:
@@ -370,7 +366,7 @@ def _num_quantiles(judged: WholeNumbers | None) -> int:
     """How fine the intervals are that have an id each."""
     if judged is None or judged.nature is Nature.MEASURE:
         return NUM_QUANTILES
-    if judged.nature is Nature.ID or judged.could_be_ids:
+    if judged.could_be_ids:
         return NUM_FINEST_QUANTILES
     return NUM_FINE_QUANTILES if judged.need_fine_intervals else NUM_QUANTILES
 

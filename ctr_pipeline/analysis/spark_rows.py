@@ -38,6 +38,7 @@ from ctr_pipeline.dataset.key_values import KeyValueFile, as_kept
 from ctr_pipeline.dataset.partitions import Partition
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_order_ranges
+from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
 
@@ -416,7 +417,7 @@ def plan_tables(
     Raises:
         DataError: A file cannot be read any more.
     """
-    missing = tuple(dict.fromkeys(("", *data.missing_values)))
+    missing = missing_texts(data.missing_values)
     shares = _shares(data, source)
     splits = {*source.files, *shares.splits}
     ranges: dict[str, tuple[int, int] | None] = dict.fromkeys(splits)

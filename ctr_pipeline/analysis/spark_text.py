@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ctr_pipeline.analysis.table_sql import is_listed, without_minus_zero
+from ctr_pipeline.analysis.table_sql import is_listed, is_word, without_minus_zero
 from ctr_pipeline.dataset.columns import NUMBER
 from ctr_pipeline.dataset.formats.text.records import Dialect
+from ctr_pipeline.dataset.value_texts import FALSE, TRUE
 
 ELEMENT = "element"
 """What the functions of `each` call an element of an array."""
@@ -32,7 +33,10 @@ def number_of_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
     bare = trimmed(text)
     number = without_minus_zero(exp.cast(bare, "double"))
     case = exp.Case().when(is_listed(text.copy(), missing_values), exp.null())
-    return case.when(is_listed(bare.copy(), missing_values), exp.null()).else_(number)
+    case = case.when(is_listed(bare.copy(), missing_values), exp.null())
+    for word, value in ((TRUE, "1.0"), (FALSE, "0.0")):
+        case = case.when(is_word(bare, word), exp.cast(exp.Literal.string(value), "double"))
+    return case.else_(number)
 
 
 def trimmed(text: exp.Expr) -> exp.Expr:

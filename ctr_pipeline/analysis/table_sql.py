@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from ctr_pipeline.analysis.statistics_plan import StatisticsPlan
 from ctr_pipeline.dataset.parts import ColumnCounts
+from ctr_pipeline.dataset.value_texts import FALSE, POINT_ZEROS, TRUE, WHOLE_FLOAT, ZERO_FLOAT
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.specs.columns import ColumnType
@@ -153,7 +154,7 @@ def typed_value(
     """
     column: exp.Expr = exp.column(name)
     if pa.types.is_boolean(kind):
-        yes, no = ("1.0", "0.0") if column_type is ColumnType.NUMBER else ("true", "false")
+        yes, no = ("1.0", "0.0") if column_type is ColumnType.NUMBER else ("1", "0")
         target = "double" if column_type is ColumnType.NUMBER else "text"
         case = exp.Case().when(column, exp.Literal.string(yes))
         return exp.cast(case.when(exp.Not(this=column), exp.Literal.string(no)), target)
@@ -168,15 +169,37 @@ def typed_value(
     if column_type is not ColumnType.TEXT:
         return None
     if pa.types.is_integer(kind):
+        # Its text is the one of its value.
         column = exp.cast(column, "text")
-    elif not pa.types.is_string(kind):
+        return exp.Case().when(is_listed(column, missing_values), exp.null()).else_(column.copy())
+    if not pa.types.is_string(kind):
         return None
     return present_text(column, missing_values)
 
 
 def present_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
-    """The text, NULL if it means missing."""
-    return exp.Case().when(is_listed(text, missing_values), exp.null()).else_(text.copy())
+    """The one text of a value that is a text, NULL if it means missing."""
+    one = one_text(text)
+    return exp.Case().when(is_listed(one, missing_values), exp.null()).else_(one.copy())
+
+
+def one_text(text: exp.Expr) -> exp.Expr:
+    """As `value_texts.one_text`."""
+
+    def matches(pattern: str) -> exp.Expr:
+        return exp.RegexpLike(this=text.copy(), expression=exp.Literal.string(pattern))
+
+    zeros, nothing = exp.Literal.string(POINT_ZEROS), exp.Literal.string("")
+    whole = exp.RegexpReplace(this=text.copy(), expression=zeros, replacement=nothing)
+    case = exp.Case().when(matches(WHOLE_FLOAT), whole)
+    case = case.when(matches(ZERO_FLOAT), exp.Literal.string("0"))
+    case = case.when(is_word(text, TRUE), exp.Literal.string("1"))
+    return case.when(is_word(text, FALSE), exp.Literal.string("0")).else_(text.copy())
+
+
+def is_word(text: exp.Expr, word: str) -> exp.Expr:
+    """Whether a text is a word, in whatever case."""
+    return exp.EQ(this=exp.Lower(this=text.copy()), expression=exp.Literal.string(word))
 
 
 def is_listed(text: exp.Expr, texts: Sequence[str]) -> exp.Expr:

@@ -70,7 +70,6 @@ class WholeNumbers:
         lead: By how much `by_value` is greater than `by_interval`, below 0 if it is less.
         lead_error: Standard error of that.
         is_uneven: Whether neighbouring values occur unlike often, more than by chance.
-        have_texts: Whether each value has one text. Integers have; of floats `7` and `7.0` are one.
     """
 
     num_rows: int
@@ -82,7 +81,6 @@ class WholeNumbers:
     lead: float
     lead_error: float
     is_uneven: bool = False
-    have_texts: bool = True
 
     @property
     def nature(self) -> Nature:
@@ -111,9 +109,9 @@ class WholeNumbers:
         return self._is_ahead and self.by_value > _FAR_AHEAD * self.by_interval
 
     @property
-    def are_texts(self) -> bool:
+    def are_ids(self) -> bool:
         """Whether they are best read as texts."""
-        return self.have_texts and self.nature is Nature.ID
+        return self.nature is Nature.ID
 
 
 def judge_whole_numbers(numbers_B: _Floats, labels_B: _Floats) -> WholeNumbers | None:

@@ -177,7 +177,7 @@ def profile_table(
         if kind is ColumnType.NUMBER and (judged := judge(name)) is not None
     }
     for name, judged in whole_numbers.items():
-        if judged.are_texts:
+        if judged.are_ids:
             types[name] = ColumnType.TEXT
     if not types:
         raise DataError(

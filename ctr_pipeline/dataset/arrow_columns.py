@@ -1,9 +1,10 @@
 """Columns of Arrow's types as a reading plan wants them: what every typed format shares.
 
 A column used as a number may be of integers, floats, booleans, decimals or texts; one used as text
-may be of texts (dictionary-encoded or not), UTF-8 bytes, integers, booleans or decimals. Integers
-become their decimal digits; dates and timestamps become `2024-03-31 18:05:00`, in UTC, where a text
-is asked for. Floats as texts are refused: which digits to write would be arbitrary.
+may be of texts (dictionary-encoded or not), UTF-8 bytes, integers, booleans, decimals, or floats
+that are whole numbers. Each has the one text that `value_texts` says; dates and timestamps become
+`2024-03-31 18:05:00`, in UTC, where a text is asked for. Fractions as texts are bad rows: which
+digits to write would be arbitrary.
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from ctr_pipeline.dataset.columns import (
     ReadingPlan,
     convert_label,
     convert_texts,
-    missing_to_null,
+    known_texts,
     nan_to_null,
     reject_times,
     reject_weights,
 )
 from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.source import Place
+from ctr_pipeline.dataset.value_texts import texts_of_floats
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ListSpec, VectorSpec
 from ctr_pipeline.specs.columns import ColumnType
@@ -104,19 +106,6 @@ def check_type(path: object, kind: pa.DataType, name: str, plan: ReadingPlan) ->
             remedy="Leave the column out of features, write it as a number or a text, or read a "
             "time with id: datetime or number: age",
         )
-    is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
-    if is_text_use and pa.types.is_floating(_plain(kind)) and name not in plan.carried:
-        raise DataError(
-            f"has the type {kind} but is used as text, and floats have no unique text",
-            place=place,
-            remedy="Write it as an integer or a text (missing values make pandas turn integers "
-            "into floats), or use id: round_identity or bucketize",
-        )
-
-
-def holds_floats(kind: pa.DataType) -> bool:
-    """Whether values, or the elements of lists, are floats."""
-    return bool(pa.types.is_floating(getattr(kind, "value_type", kind)))
 
 
 def is_time(kind: pa.DataType) -> bool:
@@ -166,6 +155,8 @@ def convert_column(
     if is_text_use and pa.types.is_timestamp(array.type):
         # As it is stored, in UTC, whatever the zone that is named: texts without one are in UTC.
         array = array.view(pa.int64()).view(pa.timestamp(array.type.unit))
+    if is_text_use and pa.types.is_floating(array.type):
+        array = convert_floats(array, name, plan, faults, records)
     if is_text_use or is_written_label:
         return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
     numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))
@@ -183,6 +174,25 @@ def convert_column(
     return convert_label(numbers, plan, faults, records, wrong=none, show=show)
 
 
+def convert_floats(
+    array: Any, name: str, plan: ReadingPlan, faults: BlockFaults, records: Any
+) -> pa.Array:
+    """Floats as texts; those of a feature of texts that have no one text are rejected."""
+    if name in plan.carried:
+        return pc.cast(array, pa.string())
+    if name == plan.label or plan.types[name] is ColumnType.NUMBER:
+        return pc.cast(array.cast(pa.float64()), pa.string())
+    texts, is_wrong = texts_of_floats(array)
+    wrong = np.flatnonzero(is_wrong)
+    faults.reject(
+        records[wrong],
+        BadRowReason.FLOAT_AS_TEXT,
+        name,
+        lambda index: str(array[int(wrong[index])]),
+    )
+    return texts
+
+
 def _convert_dictionary(array: pa.DictionaryArray, plan: ReadingPlan) -> pa.Array | None:
     """A dictionary of texts as the plan wants it; None where its values have to be seen row by row.
 
@@ -194,7 +204,7 @@ def _convert_dictionary(array: pa.DictionaryArray, plan: ReadingPlan) -> pa.Arra
         values = pc.cast(pc.cast(array.dictionary, pa.binary()), pa.string())
     except pa.ArrowInvalid:
         return None
-    values = missing_to_null(values, plan.missing_values)
+    values = known_texts(values, plan.missing_values)
     return pa.DictionaryArray.from_arrays(array.indices, values)
 
 

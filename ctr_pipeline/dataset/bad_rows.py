@@ -38,7 +38,7 @@ class BadRowReason(StrEnum):
     NOT_ONE_LINE = "not one line"
     NOT_AN_EXAMPLE = "not a tf.train.Example"
     SEVERAL_VALUES = "several values in one record"
-    FLOAT_AS_TEXT = "a float, but the column is used as text"
+    FLOAT_AS_TEXT = "a float without one text, but the column is used as text"
     WEIGHT_MISSING = "weight missing"
     WEIGHT_OUT_OF_RANGE = "weight negative or not finite"
     TIME_MISSING = "time missing"
@@ -67,7 +67,8 @@ _REMEDIES = {
     BadRowReason.NOT_ONE_LINE: "Write exactly one row a record, with every quote closed",
     BadRowReason.NOT_AN_EXAMPLE: "Write the record again, or check data.record",
     BadRowReason.SEVERAL_VALUES: "Write one value, or leave the column out of features",
-    BadRowReason.FLOAT_AS_TEXT: "Write it as bytes or an integer, or use the column as a number",
+    BadRowReason.FLOAT_AS_TEXT: "Write it as a text or an integer, or use the column as a "
+    "number, as with id: round_identity or bucketize",
     BadRowReason.WEIGHT_MISSING: "Give the row a weight, 0 to leave it out",
     BadRowReason.WEIGHT_OUT_OF_RANGE: "Make the weight a number from 0 to 1e30, or name another "
     "column in data.weight",

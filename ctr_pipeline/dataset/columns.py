@@ -1,8 +1,9 @@
 """Which columns are read and as what, and how their values are understood.
 
 Missing is what is empty, listed in `data.missing_values`, or NaN; it becomes NULL. A text is kept
-exactly as it stands in the file. A number is a float64 and may be written as `7`, `-0.5`, `.5`,
-`1e-05`, `inf` or `nan`, with a sign and surrounding blanks; digits beyond float64 are rounded.
+exactly as it stands in the file, but for other writings of a value (see `value_texts`). A number is
+a float64 and may be written as `7`, `-0.5`, `.5`, `1e-05`, `inf` or `nan`, with a sign and
+surrounding blanks, or as `true` or `false`; digits beyond float64 are rounded.
 """
 
 import math
@@ -21,11 +22,15 @@ from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults, Fault
 from ctr_pipeline.dataset.lists import ListFault, find_list_faults
 from ctr_pipeline.dataset.pairs import split_pairs
 from ctr_pipeline.dataset.times import TimeColumn, points_in_time
+from ctr_pipeline.dataset.value_texts import FALSE, TRUE, missing_texts, one_text
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.features import ListSpec
 from ctr_pipeline.specs.columns import ColumnType
 
-NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
+NUMBER = (
+    r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?(inf|infinity|nan(\([a-z0-9_]*\))?)$"
+    rf"|^({TRUE}|{FALSE})$"
+)
 
 ARROW_TYPES = {ColumnType.NUMBER: pa.float64(), ColumnType.TEXT: pa.string()}
 
@@ -71,6 +76,10 @@ class ReadingPlan:
     def pairs_column(self) -> str | None:
         """The column that is a text of pairs."""
         return None if self.key_columns is None else self.key_columns.cut.column
+
+    def holds_values(self, column: str) -> bool:
+        """Whether each text of a column of such is one value of a feature."""
+        return not (column in self.carried or column in self.lists or column == self.pairs_column)
 
     @property
     def schema(self) -> pa.Schema:
@@ -119,7 +128,7 @@ def plan_columns(
         label=label,
         types={**types, **dict.fromkeys(extra, ColumnType.TEXT)},
         carried=frozenset(extra),
-        missing_values=tuple(dict.fromkeys(("", *data.missing_values))),
+        missing_values=missing_texts(data.missing_values),
         sensitive=frozenset(sensitive),
         weight=weight,
         label_values=data.label_values,
@@ -198,6 +207,16 @@ def missing_to_null(texts: Any, missing_values: Sequence[str]) -> Any:
     return pc.if_else(is_missing, pa.scalar(None, pa.string()), texts)
 
 
+def known_texts(texts: pa.Array, missing_values: Sequence[str]) -> pa.Array:
+    """Texts as features see them: NULL where missing, each other value as its one text.
+
+    Args:
+        texts: string; NULL where missing.
+        missing_values: Also the one text of each.
+    """
+    return missing_to_null(one_text(texts), missing_values)
+
+
 def parse_numbers(texts: pa.Array, missing_values: Sequence[str]) -> tuple[pa.Array, pa.Array]:
     """Numbers from texts, NULL where missing, and a mask of the texts that are no numbers."""
     trimmed = missing_to_null(
@@ -207,7 +226,7 @@ def parse_numbers(texts: pa.Array, missing_values: Sequence[str]) -> tuple[pa.Ar
     invalid = pc.invert(is_number)
     if pc.any(invalid).as_py():
         trimmed = pc.if_else(is_number, trimmed, pa.scalar(None, pa.string()))
-    return nan_to_null(pc.cast(trimmed, pa.float64())), invalid
+    return nan_to_null(pc.cast(one_text(trimmed), pa.float64())), invalid
 
 
 def parse_labels(
@@ -244,7 +263,8 @@ def convert_texts(
         return lambda index: texts[int(positions[index])].as_py()
 
     if column != plan.label and plan.types[column] is ColumnType.TEXT:
-        known = missing_to_null(texts, plan.missing_values)
+        read = known_texts if plan.holds_values(column) else missing_to_null
+        known = read(texts, plan.missing_values)
         if plan.key_columns is not None and column == plan.pairs_column:
             return _convert_pairs(known, plan.key_columns, faults, records)
         if column in plan.lists:

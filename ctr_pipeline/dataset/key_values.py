@@ -15,6 +15,7 @@ from ctr_pipeline.dataset.limits import check_num_columns
 from ctr_pipeline.dataset.pairs import find_keys, split_pairs
 from ctr_pipeline.dataset.source import Block, Place, Range, Source, SourceFile
 from ctr_pipeline.dataset.text_columns import read_text_columns
+from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
 
@@ -123,7 +124,7 @@ def with_key_columns(source: Source, data: DataConfig, cut: KeyValueConfig) -> S
             place=place,
             remedy="Name the column of pairs in data.key_value.column",
         )
-    missing = ("", *data.missing_values)
+    missing = missing_texts(data.missing_values)
     texts = missing_to_null(head.cast(pa.string()).combine_chunks(), missing)
     keys = tuple(find_keys(texts, cut)) if cut.keys is None else cut.keys
     if not keys:
@@ -156,7 +157,6 @@ def with_key_columns(source: Source, data: DataConfig, cut: KeyValueConfig) -> S
         opened={place: KeyValueFile(file, cut, keys) for place, file in source.opened.items()},
         head_block=None if block is None else KeyValueBlock(block, cut, keys),
         times={**source.times, **read.times},
-        floats=source.floats | read.floats,
         finds_keys=cut.keys is None,
     )
 

@@ -296,8 +296,6 @@ class Source:
         lists: Columns of lists that fit a feature, and how they are cut.
         head_block: The first rows as text files have them, bad ones among them; None otherwise.
         head_is_all: Whether the first rows are known to be all rows.
-        floats: Columns of floats, which have no unique text; of delimited text those whose first
-            numbers are written with a point, as `7.0`.
         may_lack_columns: Whether files may lack a column of which all values are missing.
         finds_keys: Whether columns are keys that were found in the first rows; later rows may have
             more of them.
@@ -318,7 +316,6 @@ class Source:
     lists: Mapping[str, ListSpec] = field(default_factory=dict)
     head_block: Block | None = None
     head_is_all: bool = False
-    floats: frozenset[str] = frozenset()
     may_lack_columns: bool = False
     finds_keys: bool = False
     notes: tuple[str, ...] = ()

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.columns import parse_numbers
 from ctr_pipeline.dataset.inference import (
@@ -15,9 +14,6 @@ from ctr_pipeline.dataset.inference import (
 )
 from ctr_pipeline.specs.columns import ColumnType
 
-_ROWS_OF_FORMS = 500
-"""Enough to see how numbers are written: what makes `7.0` of 7 does so in all rows."""
-
 
 @dataclass(frozen=True)
 class TextColumns:
@@ -27,13 +23,11 @@ class TextColumns:
         types: The type of each.
         typed: The first rows, numbers as float64 and texts as strings.
         times: Columns of whole numbers that are points in time, and their `datetime` format.
-        floats: Columns of numbers of which some are written with a point.
     """
 
     types: Mapping[str, ColumnType]
     typed: pa.Table
     times: Mapping[str, str]
-    floats: frozenset[str]
 
 
 def read_text_columns(texts: pa.Table, missing_values: Sequence[str]) -> TextColumns:
@@ -52,13 +46,7 @@ def read_text_columns(texts: pa.Table, missing_values: Sequence[str]) -> TextCol
         types,
         pa.table(typed),
         _times_of(texts, types),
-        frozenset(name for name in numbers if _has_points(texts.column(name))),
     )
-
-
-def _has_points(texts: pa.ChunkedArray) -> bool:
-    first = texts.slice(0, _ROWS_OF_FORMS)
-    return bool(pc.any(pc.match_substring(first, ".")).as_py())
 
 
 def _times_of(texts: pa.Table, types: Mapping[str, ColumnType]) -> dict[str, str]:

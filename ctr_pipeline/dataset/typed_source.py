@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.arrow_columns import column_type_of, holds_floats, is_time
+from ctr_pipeline.dataset.arrow_columns import column_type_of, is_time
 from ctr_pipeline.dataset.inference import holds_beyond_floats, infer_epoch, infer_list
 from ctr_pipeline.dataset.lists import is_list
 from ctr_pipeline.dataset.source import Place, Source, SourceFile, SourceFormat
@@ -55,7 +55,6 @@ def typed_source(
         head=head.select(schema.names),
         opened={file.path: file for file in opened},
         times=_times_of(schema, head),
-        floats=frozenset(name for name in schema.names if holds_floats(schema.field(name).type)),
     )
 
 

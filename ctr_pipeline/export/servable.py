@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ def export_servable(
     width: int,
     version_folder: Path,
     info: ModelCardInfo,
+    list_columns: Collection[str] = (),
     position_tables: Sequence[int] | None = None,
     sequence_pooling: SequencePooling | None = None,
 ) -> ExportedModel:
@@ -77,6 +78,7 @@ def export_servable(
         width: Values of a row: the linear weight and the embedding.
         version_folder: `…/export/<version>`; left as it is until `publish_export`.
         info: For the model card.
+        list_columns: Text columns of which a text is no value but a list of them.
         position_tables: Table of each column of ids; None if column f is of table f.
         sequence_pooling: How columns of ids become fields; None if they are fields.
 
@@ -94,6 +96,7 @@ def export_servable(
         column_types=column_types,
         input_names=input_names,
         missing_values=info.missing_values,
+        list_columns=list_columns,
         position_tables=position_tables,
         sequence_pooling=sequence_pooling,
     )

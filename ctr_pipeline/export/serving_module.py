@@ -3,13 +3,14 @@
 Axes: B batch, C text columns, F fields, N numbers, D embedding dimension, R rows, W = 1 + D.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import keras
 import tensorflow as tf
 
-from ctr_pipeline.export.number_text import parse_numbers
+from ctr_pipeline.dataset.value_texts import missing_texts
+from ctr_pipeline.export.request_texts import one_texts, parse_numbers
 from ctr_pipeline.export.rows import FIELD_SHIFT, SENTINEL_KEY
 from ctr_pipeline.training.compiled import model_inputs
 from ctr_pipeline.training.ensemble import EnsembleModel
@@ -40,6 +41,7 @@ class ServingModule(tf.Module):
         column_types: Every raw column and its type.
         input_names: Every raw column and its input's name.
         missing_values: Texts that mean "missing" beside the empty one.
+        list_columns: Text columns of which a text is no value but a list of them.
         position_tables: Table of each column of ids; None if column f is of table f.
         sequence_pooling: How these columns become fields; None if they are fields.
     """
@@ -53,6 +55,7 @@ class ServingModule(tf.Module):
         column_types: Mapping[str, RawType],
         input_names: Mapping[str, str],
         missing_values: Sequence[str] = (),
+        list_columns: Collection[str] = (),
         position_tables: Sequence[int] | None = None,
         sequence_pooling: SequencePooling | None = None,
     ) -> None:
@@ -73,7 +76,8 @@ class ServingModule(tf.Module):
         self._forward = model.stateless_call
         self._column_types = dict(column_types)
         self._input_names = dict(input_names)
-        self._missing_values = [text for text in missing_values if text]
+        self._missing_values = [text for text in missing_texts(missing_values) if text]
+        self._list_columns = frozenset(list_columns)
 
     def signatures(self) -> dict[str, Any]:
         """Concrete functions by signature name.
@@ -112,11 +116,15 @@ class ServingModule(tf.Module):
         }
 
     def _columns(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs by column, every text that means "missing" made empty."""
+        """Inputs by column: texts of values as the one text of each, empty where missing."""
         columns = {column: inputs[name] for column, name in self._input_names.items()}
         texts = [column for column, tensor in columns.items() if tensor.dtype == tf.string]
+        values = [column for column in texts if column not in self._list_columns]
+        # All columns at once: thousands of small operations would cost more.
+        if values:
+            values_CB = one_texts(tf.stack([columns[column] for column in values]))
+            columns |= dict(zip(values, tf.unstack(values_CB, num=len(values)), strict=True))
         if self._missing_values and texts:
-            # All columns at once: thousands of small operations would cost more.
             texts_CB = tf.stack([columns[column] for column in texts])
             for missing in self._missing_values:
                 texts_CB = tf.where(texts_CB == missing, "", texts_CB)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
 from ctr_pipeline.kernels.compilation import read_only
 
@@ -27,6 +28,13 @@ class TextBuffers(NamedTuple):
     data: np.ndarray
     validity: np.ndarray
     validity_offset: int
+
+
+@njit(inline="always")
+def is_null(text: TextBuffers, n: int) -> bool:
+    """Whether a value is NULL."""
+    bit = text.validity_offset + n
+    return bool(len(text.validity) > 0 and (text.validity[bit >> 3] >> (bit & 7)) & 1 == 0)
 
 
 def text_buffers(array: pa.Array) -> TextBuffers:

@@ -10,7 +10,7 @@ from numba import njit
 
 from ctr_pipeline.datetime_formats import EPOCH_DIGITS, EPOCH_DIVISORS, ISO, fixed_format
 from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.kernels.text_buffers import TextBuffers
+from ctr_pipeline.kernels.text_buffers import TextBuffers, is_null
 
 NO_TIME = -(2**62)
 FIRST_SECOND = -62_135_596_800
@@ -72,12 +72,6 @@ def _digits(data: np.ndarray, start: int, count: int) -> int:
     return number
 
 
-@njit(inline="always")
-def _is_null(text: TextBuffers, n: int) -> bool:
-    bit = text.validity_offset + n
-    return bool(len(text.validity) > 0 and (text.validity[bit >> 3] >> (bit & 7)) & 1 == 0)
-
-
 @kernel
 def _iso_seconds(data: np.ndarray, start: int, length: int) -> int:
     if length != 10 and length < _ISO_MINUTES:
@@ -129,8 +123,7 @@ def _iso_seconds(data: np.ndarray, start: int, length: int) -> int:
 def _parse_iso(text: TextBuffers, seconds: np.ndarray) -> None:
     for n in range(len(seconds)):
         start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
-        is_null = _is_null(text, n)
-        seconds[n] = NO_TIME if is_null else _iso_seconds(text.data, start, end - start)
+        seconds[n] = NO_TIME if is_null(text, n) else _iso_seconds(text.data, start, end - start)
 
 
 @kernel
@@ -138,7 +131,7 @@ def _parse_epoch(text: TextBuffers, divisor: int, max_digits: int, seconds: np.n
     for n in range(len(seconds)):
         start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
         seconds[n] = NO_TIME
-        if _is_null(text, n) or start == end:
+        if is_null(text, n) or start == end:
             continue
         is_negative = text.data[start] == 45
         first = start + 1 if is_negative else start
@@ -171,7 +164,7 @@ def _parse_fixed(
     for n in range(len(seconds)):
         start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
         seconds[n] = NO_TIME
-        if _is_null(text, n) or end - start != len(components):
+        if is_null(text, n) or end - start != len(components):
             continue
         numbers[:] = 0
         is_good = True

@@ -189,14 +189,6 @@ def judged(**found):
         ),
         (
             False,
-            {"have_texts": False},
-            None,
-            Bucketize(quantiles=10_000),
-            "so they are ids, stored as floats, which have no texts: an id for each of up to "
-            "10,000 equally full intervals",
-        ),
-        (
-            False,
             {"by_interval": 0.05, "lead": -0.02},
             (Standardize(),),
             Bucketize(quantiles=30),
@@ -233,7 +225,7 @@ def judged(**found):
             "and a measure; skew 0.0: standardized, and an id for each of up to 10,000",
         ),
     ],
-    ids=["ids", "ids in floats", "measure", "close", "both", "neither", "uneven"],
+    ids=["ids", "measure", "close", "both", "neither", "uneven"],
 )
 def test_whole_numbers_are_what_they_were_judged_to_be(decide, is_text, found, number, ids, reason):
     values = [float(index % 300) for index in range(900)]

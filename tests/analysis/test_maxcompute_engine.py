@@ -141,15 +141,22 @@ def test_integers_decimals_booleans_and_identifiers_read_as_the_rows_do(service,
             "amount": pa.array([1, 2, 3, None], pa.decimal128(10, 0)),
             "flag": pa.array([True, None, False, True]),
             "user": pa.array([5, 5, None, 7], pa.int64()),
+            "item": pa.array(["1084.0", "1084", "-0.00", "FALSE"]),
+            "seen": pa.array([True, None, False, True]),
         }
     )
-    specs = [number("count"), number("amount"), number("flag"), text("user", min_count=1)]
+    specs = [
+        *map(number, ("count", "amount", "flag")),
+        *(text(name, min_count=1) for name in ("user", "item", "seen")),
+    ]
     there = collect_there(service, rows, specs, tmp_path / "there")
     columns = {
         "count": [1.0, 2.0, None, float(2**53 + 1)],
         "amount": [1.0, 2.0, 3.0, None],
         "flag": [1.0, None, 0.0, 1.0],
         "user": ["5", "5", None, "7"],
+        "item": ["1084", "1084", "0", "0"],
+        "seen": ["1", None, "0", "1"],
     }
     (tmp_path / "here").mkdir()
     assert_same(there, collect(columns, [1, 0, 1, 0], specs, folder=tmp_path / "here"))

@@ -107,7 +107,7 @@ def test_weights_of_all_sizes_give_the_same_statistics(connection, collect, tmp_
 
 
 def test_types_and_hostile_names_read_as_the_rows_do(connection, collect, tmp_path):
-    names = ("a`b", "${x}", "a.b", "A.B", "x'; DROP TABLE y; --", "日本 n")
+    names = ("a`b", "${x}", "a.b", "A.B", "x'; DROP TABLE y; --", "日本 n", "ids", "flag", "n")
     columns = {
         names[0]: pa.array([1, 2, None, 2**53 + 1], pa.int64()),
         names[1]: pa.array([1, 2, 3, None], pa.decimal128(10, 0)),
@@ -115,12 +115,16 @@ def test_types_and_hostile_names_read_as_the_rows_do(connection, collect, tmp_pa
         names[3]: pa.array([5, 5, None, 7], pa.uint64()),
         names[4]: pa.array([0.1, None, 3.5, 1e30], pa.float32()),
         names[5]: pa.array(["1e3", None, "\u3000inf\x0b", " -0"], pa.string()),
+        names[6]: pa.array(["1084.0", "1084", "-0.00", "FALSE"]),
+        names[7]: pa.array([True, None, False, True]),
+        names[8]: pa.array(["True", "false", "2.0", None]),
     }
     rows = pa.table({"label": pa.array([True, False, True, False]), **columns})
     specs = [
         *(number(name) for name in (names[0], names[1], names[2])),
         text(names[3], min_count=1),
-        *(number(name) for name in names[4:]),
+        *(number(name) for name in (names[4], names[5], names[8])),
+        *(text(name, min_count=1) for name in names[6:8]),
     ]
     there = collect_there(connection, rows, specs, tmp_path / "there")
     read = {
@@ -130,6 +134,9 @@ def test_types_and_hostile_names_read_as_the_rows_do(connection, collect, tmp_pa
         names[3]: ["5", "5", None, "7"],
         names[4]: [float(np.float32(v)) if v else None for v in (0.1, None, 3.5, 1e30)],
         names[5]: [1000.0, None, float("inf"), 0.0],
+        names[6]: ["1084", "1084", "0", "0"],
+        names[7]: ["1", None, "0", "1"],
+        names[8]: [1.0, 0.0, 2.0, None],
     }
     (tmp_path / "here").mkdir()
     assert_same(there, collect(read, [1, 0, 1, 0], specs, folder=tmp_path / "here"))

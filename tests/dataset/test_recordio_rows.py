@@ -370,7 +370,7 @@ def test_a_list_that_is_wanted_is_refused_at_once(tmp_path):
     with pytest.raises(DataError, match="several values in one record") as caught:
         ingested(tmp_path, path, {"tags": TEXT})
     assert "column 'tags'" in caught.value.place
-    with pytest.raises(DataError, match="floats have no unique text"):
+    with pytest.raises(DataError, match="a float without one text"):
         ingested(tmp_path, path, {"price": TEXT})
 
 

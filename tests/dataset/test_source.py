@@ -172,11 +172,27 @@ def test_columns_of_files_without_header(tmp_path):
     assert source.head.num_rows == 2
     error = refusal(path, columns=("label", "n"))
     assert error.message == "the first row has 3 columns, but data.columns names 2"
-    header = write(tmp_path / "b.csv", GOOD)
-    assert "has a header" in refusal(header, columns=("label", "price", "city")).message
     assert "two columns" in refusal(path, columns=("label", "n", "n")).message
     parquet = write_parquet(tmp_path / "a.parquet", label=[0, 1], n=[1, 2])
     assert "Parquet files have names" in refusal(parquet, columns=("label", "n")).message
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        (b"label,price,city\n", ("label", "price", "city")),
+        (b"city,label,price\n", ("city", "label", "price")),
+        # As exports have them that name more, or fewer.
+        (b"row,label,price,city\n", ("row", "label", "price", "city")),
+        (b"price,label\n", ("price", "label")),
+    ],
+)
+def test_a_first_row_of_names_is_a_header_though_columns_are_given(tmp_path, header, names):
+    row = b",".join(b"%d" % (place % 2) for place in range(len(names)))
+    path = write(tmp_path / "a.csv", header + row + b"\n")
+    source = inspect(path, columns=("label", "price", "city"))
+    assert (source.column_names, source.has_header) == (names, True)
+    assert source.head.num_rows == 1
 
 
 def test_a_wrong_delimiter(tmp_path):

@@ -98,6 +98,15 @@ def test_a_file_without_header_may_lack_the_label(tmp_path, content):
     assert stream(data, path, label_required=False) == {"n": [5.0, 6.0], "t": ["a", "b"]}
 
 
+@pytest.mark.parametrize("header", ["n,t", "label,t,n", "t,n,label", "more,t,n"])
+def test_names_in_a_file_decide_though_training_had_none(tmp_path, header):
+    values = {"label": "1", "t": "007", "n": "3", "more": "x"}
+    path = tmp_path / "new.csv"
+    path.write_text("\n".join([header, ",".join(values[name] for name in header.split(","))]))
+    data = DataConfig(train="unused.csv", columns=("label", "t", "n"))
+    assert stream(data, path, label_required=False) == {"n": [3.0], "t": ["007"]}
+
+
 def test_another_format_than_that_of_training(tmp_path):
     path = tmp_path / "new.parquet"
     pq.write_table(pa.table({"n": [1, 2], "t": ["a", "b"]}), path)

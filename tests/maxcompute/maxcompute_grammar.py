@@ -35,6 +35,7 @@ _OPERATORS = {
     exp.Mod: "%",
     exp.IntDiv: "DIV",
     exp.Neg: "NEG",
+    exp.RegexpLike: "RLIKE",
 }
 _FUNCTION_NAMES = {
     exp.Case: "CASE",

@@ -366,11 +366,6 @@ ROW_MISTAKES = (
         setting(data__delimiter="é"),
         ("data.delimiter", "'é'", "ASCII"),
     ),
-    Case(
-        "names_of_a_file_with_header",
-        setting(data__columns=["click", "price", "city", "user"]),
-        ("rows.csv, row 1", "has a header", "Remove data.columns"),
-    ),
     Case("two_formats", _rows_and_parquet, ("rows.parquet", "rows.csv", "one format")),
     Case(
         "parquet_called_csv",

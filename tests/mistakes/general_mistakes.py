@@ -296,7 +296,11 @@ ROW_MISTAKES = (
         setting(data__split={"by": "hash", "column": "usr"}),
         ("'usr'", "user"),
     ),
-    Case("names_do_not_fit", setting(data__columns=["click", "price", "city"]), ("rows.csv",)),
+    Case(
+        "names_do_not_fit",
+        setting(data__columns=["click", "price", "city", "x", "y"]),
+        ("rows.csv",),
+    ),
     Case("label_constant", _labels("0"), ("labels", "are 0")),
     Case("label_is_text", _labels("y"), ("click",)),
     Case("label_absent", row(17, ",5,a,u1"), ("rows.csv", "click")),

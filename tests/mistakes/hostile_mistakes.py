@@ -154,7 +154,7 @@ COMMAND_MISTAKES = (
         "init_with_too_few_columns",
         nothing,
         ("--columns names 2", "List all columns of the file in --columns"),
-        ("init", "rows.csv", "--columns", "click,city"),
+        ("init", "rows.csv", "--columns", "click,town"),
     ),
     *(
         Case(

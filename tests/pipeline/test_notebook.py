@@ -5,6 +5,7 @@ import pydoc
 import random
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
@@ -125,9 +126,37 @@ def test_integers_serve_as_numbers_and_not_as_text(trained):
     assert by_int.equals(by_float)
 
 
-def test_column_of_another_kind_is_refused(trained):
-    with pytest.raises(DataError, match="column 'price' is not numbers"):
-        trained.predict(pd.DataFrame({"price": ["dear"], "zip": ["00001"]}))
+def test_a_value_is_the_same_in_any_type(trained):
+    # The zip code 1 is no other than 1.0, and both are another than 00001.
+    variants = [
+        pd.DataFrame({"price": price, "zip": zip_code})
+        for price in ([3, 1], [3.0, 1.0], ["3", "1.0"], [3.0, True])
+        for zip_code in (
+            [1, 2],
+            [1.0, 2.0],
+            ["1", "2.0"],
+            pd.array([1, 2], "Int32"),
+            pd.Categorical([1, 2]),
+            np.array([1, 2], np.float32),
+            [True, "2"],
+        )
+    ]
+    expected = trained.predict(variants[0])
+    assert all(trained.predict(rows).equals(expected) for rows in variants)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("price", ["3", "dear"], "row b, column 'price': not a number: 'dear'"),
+        ("zip", [1.0, 1.5], "row b, column 'zip': a float without one text, .*'1.5'"),
+        ("zip", [["00001"], []], "the rows, column 'zip': has the type list"),
+    ],
+)
+def test_what_is_no_value_of_a_column_is_refused(trained, column, values, message):
+    rows = pd.DataFrame({"price": [1.0, 1.0], "zip": ["00001", "00001"]}, index=["a", "b"])
+    with pytest.raises(DataError, match=message):
+        trained.predict(rows.assign(**{column: values}))
 
 
 def test_a_list_of_rows_is_scored_as_a_frame(trained, csv):

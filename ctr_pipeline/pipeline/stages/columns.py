@@ -453,7 +453,7 @@ def _read_ids_as_texts(
     whole_numbers = {column: judged for column, judged in found.items() if judged is not None}
     crossed = {part for merged in entries.values() for part in merged.entry.cross or ()}
     for column, judged in whole_numbers.items():
-        if judged.are_texts or (judged.have_texts and column in crossed):
+        if judged.are_ids or column in crossed:
             types[column] = ColumnType.TEXT
     return whole_numbers
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.ingested import joint_label_rate
 from ctr_pipeline.dataset.parts import plain_batch, read_batches
+from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.export.edge_rows import edge_rows
 from ctr_pipeline.export.model_card import ModelCardInfo
 from ctr_pipeline.export.parity import prove_parity
@@ -89,6 +90,7 @@ def written_export(
                 missing_values=config.data.missing_values,
                 extra=_describe_members(model, config.model.embedding_dim),
             ),
+            list_columns=model.plan.list_columns,
             position_tables=None if model.plan.has_table_a_position else model.plan.position_tables,
             sequence_pooling=model.compiled.sequence_pooling,
         )
@@ -97,7 +99,7 @@ def written_export(
             hard = edge_rows(
                 signature,
                 ordinary=ordinary,
-                missing_values=config.data.missing_values,
+                missing_values=missing_texts(config.data.missing_values),
                 lists=model.plan.list_columns,
             )
             rows = pa.concat_tables([ordinary, hard])

@@ -1,6 +1,5 @@
 """Which columns of whole numbers are ids and which are measures, by the head of the data."""
 
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -40,10 +39,7 @@ class WholeNumberJudge:
             return None
         values = self._source.head.column(column).slice(0, self._num_rows)
         numbers_B = pc.cast(values, pa.float64(), safe=False).to_numpy()
-        found = judge_whole_numbers(numbers_B, self._labels)
-        if found is None:
-            return None
-        return replace(found, have_texts=column not in self._source.floats)
+        return judge_whole_numbers(numbers_B, self._labels)
 
     @cached_property
     def _labels(self) -> NDArray[np.float64] | None:

@@ -14,7 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.dataset.arrow_columns import as_utf8, check_type, convert_column
+from ctr_pipeline.dataset.arrow_columns import (
+    as_utf8,
+    check_type,
+    convert_column,
+    convert_floats,
+)
 from ctr_pipeline.dataset.bad_rows import BadRowReason, BlockFaults
 from ctr_pipeline.dataset.columns import ParsedBlock, ReadingPlan, convert_texts
 from ctr_pipeline.dataset.data_files import DataFile
@@ -30,7 +35,6 @@ from ctr_pipeline.dataset.formats.text.records import Dialect, find_open_quote, 
 from ctr_pipeline.dataset.source import WHOLE, Block, OneFile, Range
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.specs.columns import ColumnType
 
 _LF, _CR = 10, 13
 _NO_QUOTE = -1
@@ -364,16 +368,7 @@ def _convert_feature(
         return f"{counts[several[index]]} values"
 
     faults.reject(several, BadRowReason.SEVERAL_VALUES, name, show)
-    kinds = columns.kinds_of(feature)
-    is_text = name != plan.label and plan.types[name] is ColumnType.TEXT
-    if is_text and ExampleKind.FLOAT in kinds and name not in plan.carried:
-        floats = columns.float_of(feature)
-        wrong = np.flatnonzero(columns.kinds_TN[feature] == ExampleKind.FLOAT)
-        faults.reject(
-            wrong, BadRowReason.FLOAT_AS_TEXT, name, lambda index: str(floats[int(wrong[index])])
-        )
-        kinds -= {ExampleKind.FLOAT}
-    return _convert_kinds(columns, feature, kinds, plan, faults)
+    return _convert_kinds(columns, feature, columns.kinds_of(feature), plan, faults)
 
 
 def _convert_kinds(
@@ -399,5 +394,5 @@ def _convert_kinds(
     if ExampleKind.INT64 in kinds:
         texts.append(pc.cast(columns.int64_of(feature), pa.string()))
     if ExampleKind.FLOAT in kinds:
-        texts.append(pc.cast(pc.cast(columns.float_of(feature), pa.float64()), pa.string()))
+        texts.append(convert_floats(columns.float_of(feature), name, plan, faults, every))
     return convert_texts(pc.coalesce(*texts), name, plan, faults, every)

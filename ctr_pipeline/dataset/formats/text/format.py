@@ -26,6 +26,7 @@ from ctr_pipeline.dataset.source import (
     SourceFormat,
 )
 from ctr_pipeline.dataset.text_columns import read_text_columns
+from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.columns import ColumnType
@@ -88,21 +89,21 @@ def inspect_lines(
     for file in files:
         head = look(file, HEAD_BYTES if file == first else OTHER_HEAD_BYTES, delimiter)
         delimiter = head.dialect.delimiter
-        names = find_names(head, data, may_lack_label=may_lack_label)
+        names, has_header = find_names(head, data, may_lack_label=may_lack_label)
         check_names(names, file)
         if file != first:
             check_same_names(names, file, opened[first].column_names, first)
-        opened[file] = kind(file, head.compression, head.dialect, names, data.columns is None)
+        opened[file] = kind(file, head.compression, head.dialect, names, has_header)
         blocks[file] = _head_block(opened[file], head)
         heads[file] = _read_texts(blocks[file], data)
-    missing = ("", *data.missing_values)
+    missing = missing_texts(data.missing_values)
     read = read_text_columns(heads[first], missing)
     numbers = [name for name, kind in read.types.items() if kind is ColumnType.NUMBER]
     for file in files[1:]:
         check_same_kinds(heads[file], file, numbers, first)
     head_file = next((file for file, table in heads.items() if table.num_rows), None)
     if head_file is None:
-        raise _no_rows(data, first)
+        raise _no_rows(opened[first])
     names = opened[first].column_names
     if head_file != first:
         read = read_text_columns(heads[head_file].select(names), missing)
@@ -111,7 +112,7 @@ def inspect_lines(
         format=format,
         format_name="tsv" if delimiter == "\t" else "csv",
         delimiter=delimiter,
-        has_header=data.columns is None,
+        has_header=opened[first].has_header,
         column_names=names,
         inferred_types=read.types,
         head=read.typed,
@@ -119,21 +120,20 @@ def inspect_lines(
         head_block=blocks[head_file],
         head_is_all=head.is_whole and len(files) == 1,
         times=read.times,
-        floats=read.floats,
     )
 
 
-def _no_rows(data: DataConfig, file: DataFile) -> DataError:
-    if data.columns is None:
+def _no_rows(file: DelimitedText) -> DataError:
+    if file.has_header:
         return DataError(
             "has a header but no rows",
-            place=str(file),
+            place=str(file.path),
             remedy="Give a file with rows; if its first line is a row, list the columns in "
             "data.columns",
         )
     return DataError(
         "has no rows that can be read",
-        place=str(file),
+        place=str(file.path),
         remedy="Check data.columns and data.delimiter",
     )
 
@@ -148,7 +148,7 @@ def _head_block(file: DelimitedText, head: TextHead) -> TextBlock:
 def _read_texts(block: TextBlock, data: DataConfig) -> pa.Table:
     """The head's rows as texts, missing values NULL."""
     table = texts_of_block(block).combine_chunks()
-    missing = ("", *data.missing_values)
+    missing = missing_texts(data.missing_values)
     return pa.table(
         {name: missing_to_null(table.column(name), missing) for name in table.column_names}
     )

@@ -90,8 +90,7 @@ def read_text_head(
         if is_whole and end is None:
             end = len(head)
         # A header alone tells nothing of the values: at least one whole row is wanted after it.
-        is_row = data.columns is not None
-        if end is not None and (is_whole or is_row or find_last_end(head[end:], dialect)):
+        if end is not None and (is_whole or find_last_end(head[end:], dialect)):
             break
         if num_bytes >= LONGEST_FIRST_RECORD_BYTES:
             raise DataError(
@@ -169,26 +168,28 @@ def check_delimiter(path: DataFile, record: str, delimiter: str) -> None:
     )
 
 
-def find_names(head: TextHead, data: DataConfig, *, may_lack_label: bool) -> tuple[str, ...]:
-    """The columns of a file, from its header or from `data.columns`.
+def find_names(
+    head: TextHead, data: DataConfig, *, may_lack_label: bool
+) -> tuple[tuple[str, ...], bool]:
+    """The columns of a file, and whether its first row names them.
+
+    A first row of names in `data.columns` is a header all the same, and tells which column is
+    where: files of one kind may come with and without one.
 
     Raises:
-        DataError: `data.columns` does not fit the first row, or repeats it.
+        DataError: `data.columns` does not fit the first row.
     """
     fields = tuple(field.strip() for field in split_record(head.first_record, head.dialect))
     if data.columns is None:
-        return fields
-    if len(fields) == len(data.columns):
-        if fields == data.columns:
-            raise DataError(
-                "the first row holds the names in data.columns: the file has a header",
-                place=f"{head.path}, row 1",
-                remedy="Remove data.columns",
-            )
-        return data.columns
+        return fields, True
     without_label = tuple(name for name in data.columns if name != data.label)
+    own = set(fields)
+    if len(own) == len(fields) and (own <= {*data.columns} or own >= {*without_label}):
+        return fields, True
+    if len(fields) == len(data.columns):
+        return data.columns, False
     if may_lack_label and len(fields) == len(without_label):
-        return without_label
+        return without_label, False
     raise DataError(
         f"the first row has {len(fields)} columns, but data.columns names {len(data.columns)}",
         place=f"{head.path}, row 1",

@@ -10,6 +10,7 @@ from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.key_values import as_kept
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.splits import SPLITS
+from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.pipeline.stages.statistics_engines.protocol import RowsToCount, ScanPlan
 
@@ -62,7 +63,7 @@ class MaxComputeStatistics:
             )
         splits = {split: _tables(rows.source, split) for split in SPLITS}
         splits = {split: tables for split, tables in splits.items() if tables}
-        missing = tuple(dict.fromkeys(("", *data.missing_values)))
+        missing = missing_texts(data.missing_values)
         counted = CountedRows(
             data.label,
             rows.columns,

@@ -1,12 +1,14 @@
 import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.export.number_text import parse_numbers
+from ctr_pipeline.dataset.value_texts import one_text
+from ctr_pipeline.export.request_texts import one_texts, parse_numbers
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,8 @@ from ctr_pipeline.export.number_text import parse_numbers
         ("\u00a05\t", 5.0),
         ("+5", 5.0),
         (".5", 0.5),
+        ("True", 1.0),
+        ("FALSE", 0.0),
         ("5.", 5.0),
         ("00012", 12.0),
         ("1e400", math.inf),
@@ -42,6 +46,12 @@ def test_bytes_that_are_no_text_are_missing() -> None:
 def test_texts_that_mean_missing() -> None:
     parsed = parse_numbers(tf.constant([[" -1 ", "1"], ["-1", "-1.0"]]), ["-1"]).numpy()
     np.testing.assert_equal(parsed, [[math.nan, 1.0], [math.nan, -1.0]])
+
+
+def test_the_one_text_of_a_value_is_that_of_the_file_readers() -> None:
+    texts = ["1084.0", "-0.0", "9000000000000000.0", "True", "fALSE", "007.0", "7.5", "", "é.0"]
+    expected = one_text(pa.array(texts)).to_pylist()
+    assert [text.decode() for text in one_texts(tf.constant(texts)).numpy()] == expected
 
 
 @settings(max_examples=50, deadline=None)
