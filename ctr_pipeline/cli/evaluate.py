@@ -5,7 +5,13 @@ from typing import Annotated
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
-from ctr_pipeline.cli.options import FiguresOutput, Overrides, OverwriteOutput, TrainedConfig
+from ctr_pipeline.cli.options import (
+    FiguresOutput,
+    Overrides,
+    OverwriteOutput,
+    Strict,
+    TrainedConfig,
+)
 from ctr_pipeline.cli.session import CommandSession
 
 
@@ -30,6 +36,7 @@ def evaluate(
     ] = None,
     output: FiguresOutput = None,
     overwrite: OverwriteOutput = False,
+    strict: Strict = False,
 ) -> None:
     """Measure a trained model on the test rows, or on other rows.
 
@@ -58,7 +65,9 @@ def evaluate(
 
         reads = () if data is None else (data,)
         table = FigureTable(output, loaded.config.data, overwrite=overwrite, reads=reads)
-    metrics = evaluate_model(loaded, data=data, by=columns, progress=session.progress)
+    metrics = evaluate_model(
+        loaded, data=data, by=columns, strict=strict, progress=session.progress
+    )
     if table is not None:
         table.write(figures_of_metrics(metrics))
     session.show(metrics, lambda: print_metrics(metrics))

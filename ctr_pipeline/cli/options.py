@@ -49,6 +49,14 @@ Resume = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace earlier results in the run folder.")
 ]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Fail, instead of warning, where the model knows far fewer values of a column than of "
+        "the rows that training held out.",
+    ),
+]
 OverwriteOutput = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 FiguresOutput = Annotated[
     str | None,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
-from ctr_pipeline.cli.options import Overrides, OverwriteOutput, TrainedConfig
+from ctr_pipeline.cli.options import Overrides, OverwriteOutput, Strict, TrainedConfig
 from ctr_pipeline.cli.session import CommandSession
 
 
@@ -35,6 +35,7 @@ def predict(
         ),
     ] = None,
     overwrite: OverwriteOutput = False,
+    strict: Strict = False,
 ) -> None:
     """Predict the click probability of new rows.
 
@@ -53,6 +54,12 @@ def predict(
 
     kept = [name for names in keep or () for name in names.split(",")]
     result = predict_rows(
-        loaded, data=data, output=output, overwrite=overwrite, keep=kept, progress=session.progress
+        loaded,
+        data=data,
+        output=output,
+        overwrite=overwrite,
+        keep=kept,
+        strict=strict,
+        progress=session.progress,
     )
     session.show(predict_payload(result), lambda: print_predictions(result))

@@ -37,6 +37,7 @@ from ctr_pipeline.pipeline.job.trained_cut import find_newest_cut
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding
+from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
 from ctr_pipeline.progress import SilentProgress
 
 NUM_ROWS = 1000
@@ -331,7 +332,10 @@ def test_new_rows_that_change_between_their_two_readings_are_refused(world, tmp_
             )
 
         cut = find_newest_cut(world.run, SilentProgress())
-        scorer = JobScorer(world.load(), world.run, cut, SilentProgress(), score_and_change)
+        unknown = UnknownCounter(cut.plan, show=True)
+        scorer = JobScorer(
+            world.load(), world.run, cut, SilentProgress(), unknown, score_and_change
+        )
         ledger = BadRowLedger("fail", 0.0)
         return list(scorer.score_file(str(new), label_required=True, ledger=ledger))
 

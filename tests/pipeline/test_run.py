@@ -1,8 +1,10 @@
 """One run of a small sample, in this process; every test looks at what it left behind."""
 
+import contextlib
 import html
 import json
 import math
+import re
 import shutil
 import signal
 import threading
@@ -38,7 +40,10 @@ NUM_ROWS, NUM_TRAIN, NUM_TEST = 2000, 1600, 200
 
 class RecordingProgress(SilentProgress):
     def __init__(self):
-        self.tasks = []
+        self.tasks, self.lines = [], []
+
+    def log(self, text):
+        self.lines.append(text)
 
     def task(self, name, *, total, unit="rows"):
         self.tasks.append(name)
@@ -438,6 +443,40 @@ def test_predicting_a_file_without_labels_gives_the_same(world, loaded, predicti
         assert result.mean_probability == pytest.approx(found["probability"].mean(), rel=1e-5)
 
 
+def test_values_that_the_model_does_not_know_are_told(world, loaded, out, reopened, tmp_path):
+    def rows_with(code):
+        lines = [line.rpartition("\t")[0] + "\t" + code(line) for line in world[1][-NUM_TEST:]]
+        path = tmp_path / "new.tsv"
+        path.write_text("\n".join(lines) + "\n")
+        return str(path)
+
+    known = rows_with(lambda line: line.rpartition("\t")[2])
+    progress, place = RecordingProgress(), tmp_path / "p.csv"
+    predict(loaded, data=known, output=str(place), strict=True, progress=progress)
+    evaluate(loaded, data=known, strict=True, progress=progress)
+    assert progress.lines == []
+    place.unlink()
+    shares = json.loads((out / "metrics.json").read_text())["unknown_values"]
+    assert shares["code"] == 0.005
+    assert {"C1", "C26", "code"} <= set(shares)
+    changed = rows_with(lambda line: f"code {len(line) % 2}")
+    sentence = (
+        "100.0% of the values of 'code' are unknown to the model, and 0.5% of those that training "
+        "held out, such as 'code [01]' and 'code [01]'"
+    )
+    for strict in (False, True):
+        with pytest.raises(DataError, match=sentence) if strict else contextlib.nullcontext():
+            predict(loaded, data=changed, output=str(place), strict=strict, progress=progress)
+        assert place.exists() != strict
+        place.unlink(missing_ok=True)
+        with pytest.raises(DataError, match=sentence) if strict else contextlib.nullcontext():
+            evaluate(loaded, data=changed, strict=strict, progress=progress)
+    assert len(progress.lines) == 2
+    assert all(re.match(f"warning: {sentence}", line) for line in progress.lines)
+    with pytest.warns(UserWarning, match=sentence):
+        reopened.predict(pd.read_csv(changed, sep="\t", names=COLUMNS, dtype=str))
+
+
 def test_scoring_takes_no_lock_and_leaves_the_run_as_it_is(world, out, tmp_path):
     """So any number may score at once, from a folder that cannot be written as well."""
 
@@ -516,7 +555,7 @@ def test_loaded_run_refuses_rows_that_do_not_fit(reopened, frame):
     rows = frame[-5:]
     with pytest.raises(DataError, match="the rows have no column 'C3'"):
         reopened.predict(rows.drop(columns="C3"))
-    with pytest.raises(DataError, match="column 'I1' is not numbers"):
+    with pytest.raises(DataError, match="column 'I1': not a number: 'many'"):
         reopened.predict(rows.assign(I1="many"))
 
 

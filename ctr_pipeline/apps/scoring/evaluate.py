@@ -9,7 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_pipeline import interruption
-from ctr_pipeline.apps.scoring.files import FileScorer, file_scorer, scores_by_job
+from ctr_pipeline.apps.scoring.files import (
+    FileScorer,
+    file_scorer,
+    report_unknown,
+    scores_by_job,
+)
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.errors import ConfigError, DataError, FolderInUseError
@@ -35,9 +40,13 @@ def evaluate(
     *,
     data: str | None = None,
     by: Sequence[str] = (),
+    strict: bool = False,
     progress: Progress,
 ) -> dict[str, Any]:
     """Metrics of the trained model on the test rows, or on the labelled rows of `data`.
+
+    With `strict`, columns of `data` of which the model knows far fewer values than of rows that
+    training held out are an error.
 
     With `by`, also metrics by the values of these columns, in place of `evaluation.group_by`.
 
@@ -70,6 +79,7 @@ def evaluate(
         if data is not None:
             scorer = file_scorer(loaded, context.run, context.progress)
             result = evaluate_file(loaded, scorer, data=data, progress=context.progress)
+            report_unknown(context.run, scorer.unknown, context.progress, place=data, strict=strict)
             return result.to_metrics() | {"findings": findings_on(result, "given")}
         return _evaluate_trained(context)
 

@@ -8,15 +8,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ctr_pipeline.apps.runs import load_metrics
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.stream import stream_rows
-from ctr_pipeline.errors import CtrPipelineError, FolderInUseError
+from ctr_pipeline.errors import CtrPipelineError, DataError, FolderInUseError
 from ctr_pipeline.pipeline.resources import bound_libraries, num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.batches import Prefetcher
 
@@ -39,6 +41,10 @@ class ScoredBatch:
 
 class FileScorer(Protocol):
     """Scores rows of new files, wherever the model is."""
+
+    @property
+    def unknown(self) -> UnknownCounter:
+        """The values that the model does not know, of the rows that were scored so far."""
 
     def score_file(
         self,
@@ -67,11 +73,13 @@ class ModelScorer:
         loaded: The config.
         run: The run folder.
         model: Loaded from it.
+        unknown: As of `FileScorer`.
     """
 
     loaded: LoadedConfig
     run: RunFolder
     model: "TrainedModel"
+    unknown: UnknownCounter
 
     def score_file(
         self,
@@ -91,6 +99,7 @@ class ModelScorer:
         # TensorFlow leaves a part of the cores idle, which the thread that encodes ahead takes.
         with Prefetcher(encoded, num_ahead=1) as ahead:
             for batch, rows in ahead:
+                self.unknown.add(rows.ids, batch)
                 yield ScoredBatch(batch, self.model.scorer.score(rows.ids, rows.numbers))
 
 
@@ -126,6 +135,7 @@ def stream_file(
         extra_columns=config.data.key_columns,
         kept_columns=keep,
         kept_by=kept_by,
+        sensitive=plan.inputs if config.has_sensitive_columns else (),
         lists=plan.list_columns,
         ledger=ledger,
         threads=num_threads(config.runtime),
@@ -150,7 +160,8 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Fil
         from ctr_pipeline.apps.scoring.job import JobScorer
         from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
 
-        return JobScorer(loaded, run, find_trained_cut(loaded, run, progress), progress)
+        cut = find_trained_cut(loaded, run, progress)
+        return JobScorer(loaded, run, cut, progress, unknown_counter(loaded, cut.plan))
     from ctr_pipeline.pipeline.model.loading import open_trained
 
     process = run.user_process()
@@ -171,4 +182,34 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Fil
             f"Another run (process {process or 'unknown'}) uses this folder: the model is that of "
             "its best epoch until now"
         )
-    return ModelScorer(loaded, run, model)
+    return ModelScorer(loaded, run, model, unknown_counter(loaded, model.plan))
+
+
+def unknown_counter(loaded: LoadedConfig, plan: PreprocessingPlan) -> UnknownCounter:
+    """Counts unknown values of rows to be scored."""
+    return UnknownCounter(plan, show=not loaded.config.has_sensitive_columns)
+
+
+def report_unknown(
+    run: RunFolder, unknown: UnknownCounter, progress: Progress, *, place: str, strict: bool
+) -> None:
+    """Warns of columns of which the model knows far fewer values than of rows held out.
+
+    Args:
+        run: The run folder, whose metrics tell of those.
+        unknown: Of the rows that were scored.
+        place: Their name.
+        strict: Such a column is an error.
+
+    Raises:
+        DataError: There is one, and `strict`.
+    """
+    found = unknown.compare(load_metrics(run).get("unknown_values", {}))
+    if found and strict:
+        raise DataError(
+            "; ".join(found),
+            place=place,
+            remedy="Write these values as the training rows have them, or leave out --strict",
+        )
+    for sentence in found:
+        progress.log(f"warning: {sentence}: are they written as in training?")

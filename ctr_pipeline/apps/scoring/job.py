@@ -41,6 +41,7 @@ from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, discard_unlocked
 from ctr_pipeline.pipeline.stages.encode import encode_in_order
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
+from ctr_pipeline.preprocessing.unknown_values import ROWS_OF_BATCH, UnknownCounter
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.course import Supervision
 
@@ -206,6 +207,7 @@ class JobScorer:
 
     Attributes:
         cut: The cut of the best epoch.
+        unknown: As of `FileScorer`.
         score: Scores splits, as `score_splits` does.
     """
 
@@ -213,6 +215,7 @@ class JobScorer:
     run: RunFolder
     cut: TrainedCut
     progress: Progress
+    unknown: UnknownCounter
     score: Callable[..., CutScores] = score_splits
 
     def score_file(
@@ -279,12 +282,21 @@ class JobScorer:
                 fingerprint=self.cut.state.rows_fingerprint,
             ) as writer,
         ):
-            batches = read(ledger=ledger)
+            batches = self._watched(encoder, read(ledger=ledger))
             for records in encode_in_order(encoder, writer, batches, targets=None, threads=threads):
                 writer.write_records(records)
                 num_rows += len(records.labels_B)
                 task.advance(len(records.labels_B))
         return num_rows
+
+    def _watched(
+        self, encoder: ColumnEncoder, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches, a few rows of each looked at."""
+        for batch in batches:
+            first = batch.slice(0, ROWS_OF_BATCH)
+            self.unknown.add(encoder.encode(first).ids, first)
+            yield batch
 
 
 def _with_scores(

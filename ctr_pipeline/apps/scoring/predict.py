@@ -4,7 +4,8 @@ What loads slowly is imported once the run folder is known to hold a model.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.config.loader import LoadedConfig
@@ -27,17 +28,19 @@ def predict(
     output: str,
     keep: Sequence[str] = (),
     overwrite: bool = False,
+    strict: bool = False,
     progress: Progress,
 ) -> PredictResult:
     """Probabilities of the rows of `data`, which need no label.
 
     They may be computed while the model still trains in several processes. The key columns of the
-    config, and those of `keep`, stand beside them as texts.
+    config, and those of `keep`, stand beside them as texts. With `strict`, columns of which the
+    model knows far fewer values than of rows that training held out are an error.
     """
     context = RunContext.create(loaded, progress)
     progress = context.progress
     with opened_trained(context, beside_training=True):
-        from ctr_pipeline.apps.scoring.files import file_scorer
+        from ctr_pipeline.apps.scoring.files import file_scorer, report_unknown
 
         scorer = file_scorer(loaded, context.run, progress)
         return predict_file(
@@ -47,6 +50,9 @@ def predict(
             output=output,
             keep=keep,
             overwrite=overwrite,
+            on_scored=partial(
+                report_unknown, context.run, scorer.unknown, progress, place=data, strict=strict
+            ),
             progress=progress,
         )
 
@@ -59,6 +65,7 @@ def predict_file(
     output: str,
     keep: Sequence[str] = (),
     overwrite: bool = False,
+    on_scored: Callable[[], None],
     progress: Progress,
 ) -> PredictResult:
     """Writes `probability` beside the carried columns of every good row, in the order of the rows.
@@ -70,6 +77,7 @@ def predict_file(
         output: Where they are written, as in `open_target`.
         keep: More columns to carry.
         overwrite: Replace predictions that are at `output`.
+        on_scored: Called when all rows are scored; nothing is written if it raises.
 
     Raises:
         DataError: The output cannot be, or a column to carry is not there.
@@ -101,6 +109,7 @@ def predict_file(
             num_rows += len(probabilities)
             total += float(probabilities.sum(dtype=np.float64))
             task.advance(len(probabilities))
+        on_scored()
 
     with progress.task("Predicting", total=None) as task:
         place.write(schema, predictions())

@@ -24,6 +24,7 @@ from ctr_pipeline.pipeline.resources import thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.ensemble import Network, RowScorer
 from ctr_pipeline.training.lookup import DenseValues
@@ -187,11 +188,22 @@ def _figures(state: TrainingState) -> dict[str, Any]:
     return figures
 
 
-def score_table(rows: pa.Table, run: RunFolder, model: TrainedModel) -> NDArray[np.float32]:
-    """Computes the logits of raw rows (float64 and text columns), as the trainer does."""
+def score_table(
+    rows: pa.Table, run: RunFolder, model: TrainedModel, unknown: UnknownCounter | None = None
+) -> NDArray[np.float32]:
+    """Computes the logits of raw rows (float64 and text columns), as the trainer does.
+
+    Args:
+        rows: The columns of the plan.
+        run: Its folder.
+        model: What scores.
+        unknown: Counts the values that the model does not know.
+    """
     encoder = ColumnEncoder(model.plan, run.path)
     logits = [np.empty(0, np.float32)]
     for batch in rows.combine_chunks().to_batches():
         encoded = encoder.encode(batch)
+        if unknown is not None:
+            unknown.add(encoded.ids, batch)
         logits.append(model.scorer.score(encoded.ids, encoded.numbers))
     return np.concatenate(logits)

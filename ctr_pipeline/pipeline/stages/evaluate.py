@@ -21,6 +21,8 @@ from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shu
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
 from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.preprocessing.unknown_values import ROWS_OF_BATCH, UnknownCounter
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting.findings import on_result
 from ctr_pipeline.reporting.formats import SPLIT_TITLES
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _AUTO_SECONDS = 5.0
 _AUTO_SHARE_OF_TRAINING = 0.1
 """With `importance: auto`, it may take so many seconds, or this share of the training's."""
+
+_MOST_HELD_OUT = 200_000
 
 SplitScorer = Callable[[str, Path], ScoredRows]
 """Logits and labels of a split: its name, and the folder of its encoded rows."""
@@ -117,6 +121,17 @@ def measure(
 def findings_on(result: EvaluationResult, split: str) -> list[dict[str, str]]:
     """Findings on the metrics of a split, for `metrics.json` and the terminal."""
     return [asdict(finding) for finding in on_result(result, SPLIT_TITLES.get(split, split))]
+
+
+def held_out_unknown(plan: PreprocessingPlan, encoded: Path) -> dict[str, float]:
+    """The share of values of each column that are in no vocabulary, of the first encoded rows."""
+    counter = UnknownCounter(plan, show=False)
+    with EncodedReader(encoded) as reader:
+        num_rows = min(_MOST_HELD_OUT, reader.meta.num_rows)
+        for first in range(0, num_rows, ROWS_OF_BATCH):
+            rows = reader.read_range(first, min(ROWS_OF_BATCH, num_rows - first))
+            counter.add(rows.ids_BF)
+    return counter.shares()
 
 
 def decide_importance(report: ReportConfig, *, seconds: float, training_seconds: float) -> bool:

@@ -14,6 +14,7 @@ from ctr_pipeline.pipeline.model.trained_model import TrainedModel, training_fig
 from ctr_pipeline.pipeline.sessions import RunSession
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.evaluate import (
+    held_out_unknown,
     not_trained_on,
     run_evaluation,
     run_importance,
@@ -93,6 +94,7 @@ def run_finish(
             **_origin(analysis),
         },
         "importance": [row.model_dump() for row in importance],
+        "unknown_values": held_out_unknown(model.plan, folders[split]),
         "drift": {name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
         "planted": planted_figures(context.config),
         "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
