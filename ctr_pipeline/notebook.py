@@ -191,11 +191,11 @@ class LoadedRun:
         import numpy as np
         import pyarrow as pa
 
+        from ctr_pipeline.apps.scoring.files import unknown_counter
         from ctr_pipeline.dataset.arrow_columns import check_type, convert_column
         from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults
         from ctr_pipeline.dataset.columns import plan_columns
         from ctr_pipeline.pipeline.model.trained_model import score_table
-        from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
 
         plan, config = self._model.plan, self.config
         reading = plan_columns(
@@ -217,19 +217,13 @@ class LoadedRun:
             check_type("the rows", values.type, name, reading)
             columns[name] = convert_column(values, name, reading, faults, places)
         for fault in faults.first():
-            bad = BadRow(
-                file="the rows",
-                row=fault.record + 1,
-                column=fault.column,
-                reason=fault.reason,
-                value=fault.value,
-            )
+            bad = BadRow.of(fault, "the rows", fault.record + 1)
             raise DataError(
                 bad.as_error().message,
                 place=f"row {rows.index[fault.record]}, column '{fault.column}'",
                 remedy=bad.remedy,
             )
-        unknown = UnknownCounter(plan, show=not config.has_sensitive_columns)
+        unknown = unknown_counter(config, plan)
         logits = score_table(pa.table(columns), self._run, self._model, unknown)
         for sentence in unknown.compare(self.metrics.get("unknown_values", {})):
             warnings.warn(f"{sentence}: are they written as in training?", stacklevel=3)

@@ -170,8 +170,7 @@ def typed_value(
         return None
     if pa.types.is_integer(kind):
         # Its text is the one of its value.
-        column = exp.cast(column, "text")
-        return exp.Case().when(is_listed(column, missing_values), exp.null()).else_(column.copy())
+        return _unless_listed(exp.cast(column, "text"), missing_values)
     if not pa.types.is_string(kind):
         return None
     return present_text(column, missing_values)
@@ -179,8 +178,11 @@ def typed_value(
 
 def present_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
     """The one text of a value that is a text, NULL if it means missing."""
-    one = one_text(text)
-    return exp.Case().when(is_listed(one, missing_values), exp.null()).else_(one.copy())
+    return _unless_listed(one_text(text), missing_values)
+
+
+def _unless_listed(text: exp.Expr, texts: Sequence[str]) -> exp.Expr:
+    return exp.Case().when(is_listed(text, texts), exp.null()).else_(text.copy())
 
 
 def one_text(text: exp.Expr) -> exp.Expr:

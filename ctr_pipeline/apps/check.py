@@ -20,12 +20,12 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
 from ctr_pipeline.dataset.arrow_columns import convert_column
-from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults, Fault
+from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults
 from ctr_pipeline.dataset.columns import plan_columns
 from ctr_pipeline.dataset.ingest import check_division
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import counts_in_parts, write_part
-from ctr_pipeline.dataset.source import Place, Source
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.times import find_time_column
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.errors import ConfigError, DataError
@@ -390,7 +390,7 @@ def _good_rows(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa
         parsed = source.head_block.parse(plan)
         if parsed.faults and data.bad_rows == "fail":
             fault, row = parsed.faults[0]
-            raise _bad_row(source.head_block.path, fault, row).as_error()
+            raise BadRow.of(fault, source.head_block.path, row).as_error()
         return parsed.table
     head = source.head.combine_chunks()
     faults = BlockFaults(head.num_rows, plan.sensitive)
@@ -404,13 +404,7 @@ def _good_rows(loaded: LoadedConfig, source: Source, read: FeatureColumns) -> pa
         for fault in faults.first():
             # The head may hold rows of several files.
             first = next(iter(source.opened))
-            error = _bad_row(first, fault, fault.record + 1).as_error()
+            error = BadRow.of(fault, first, fault.record + 1).as_error()
             place = f"{first}, among the first rows, column '{fault.column}'"
             raise DataError(error.message, place=place, remedy=error.remedy)
     return pa.table(columns, plan.schema).filter(pa.array(faults.good))
-
-
-def _bad_row(place: Place, fault: Fault, row: int) -> BadRow:
-    return BadRow(
-        file=str(place), row=row, column=fault.column, reason=fault.reason, value=fault.value
-    )

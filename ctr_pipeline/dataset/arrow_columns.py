@@ -21,6 +21,7 @@ from ctr_pipeline.dataset.columns import (
     convert_label,
     convert_texts,
     known_texts,
+    missing_to_null,
     nan_to_null,
     reject_times,
     reject_weights,
@@ -204,7 +205,7 @@ def _convert_dictionary(array: pa.DictionaryArray, plan: ReadingPlan) -> pa.Arra
         values = pc.cast(pc.cast(array.dictionary, pa.binary()), pa.string())
     except pa.ArrowInvalid:
         return None
-    values = known_texts(values, plan.missing_values)
+    values = known_texts(missing_to_null(values, plan.missing_values), plan.missing_values)
     return pa.DictionaryArray.from_arrays(array.indices, values)
 
 

@@ -99,6 +99,13 @@ class BadRow(BaseModel):
     reason: BadRowReason
     value: str | None
 
+    @classmethod
+    def of(cls, fault: "Fault", file: object, row: int) -> "BadRow":
+        """A fault of a block, in its file."""
+        return cls(
+            file=str(file), row=row, column=fault.column, reason=fault.reason, value=fault.value
+        )
+
     @property
     def remedy(self) -> str:
         """What to do about it."""
@@ -307,13 +314,7 @@ class BadRowLedger:
         self.num_good += rows.num_good
         self._counts.update(rows.counts)
         for fault, row in rows.faults:
-            bad = BadRow(
-                file=str(rows.file),
-                row=before + row,
-                column=fault.column,
-                reason=fault.reason,
-                value=fault.value,
-            )
+            bad = BadRow.of(fault, rows.file, before + row)
             if self.policy == "fail":
                 raise bad.as_error(may_skip=self.may_skip)
             examples = self._examples.setdefault(fault.reason, [])

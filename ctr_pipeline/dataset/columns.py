@@ -208,13 +208,14 @@ def missing_to_null(texts: Any, missing_values: Sequence[str]) -> Any:
 
 
 def known_texts(texts: pa.Array, missing_values: Sequence[str]) -> pa.Array:
-    """Texts as features see them: NULL where missing, each other value as its one text.
+    """Texts that are NULL where missing, each as the one of its value; the same array if each is.
 
     Args:
-        texts: string; NULL where missing.
+        texts: string.
         missing_values: Also the one text of each.
     """
-    return missing_to_null(one_text(texts), missing_values)
+    rewritten = one_text(texts)
+    return texts if rewritten is texts else missing_to_null(rewritten, missing_values)
 
 
 def parse_numbers(texts: pa.Array, missing_values: Sequence[str]) -> tuple[pa.Array, pa.Array]:
@@ -263,8 +264,9 @@ def convert_texts(
         return lambda index: texts[int(positions[index])].as_py()
 
     if column != plan.label and plan.types[column] is ColumnType.TEXT:
-        read = known_texts if plan.holds_values(column) else missing_to_null
-        known = read(texts, plan.missing_values)
+        known = missing_to_null(texts, plan.missing_values)
+        if plan.holds_values(column):
+            known = known_texts(known, plan.missing_values)
         if plan.key_columns is not None and column == plan.pairs_column:
             return _convert_pairs(known, plan.key_columns, faults, records)
         if column in plan.lists:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.kernels.text_buffers import text_buffers
+from ctr_pipeline.kernels.value_texts import mark_rewritable
 
 WHOLE_FLOAT = r"^-?([1-9][0-9]{0,14}|[1-8][0-9]{15})[.]0+$"
 """A float that is a whole number other than 0; for all that know regular expressions."""
@@ -39,8 +40,6 @@ def one_text(texts: pa.Array) -> pa.Array:
     Args:
         texts: string; NULL stays.
     """
-    from ctr_pipeline.kernels.value_texts import mark_rewritable
-
     marks = mark_rewritable(text_buffers(texts))
     if marks is None:
         return texts

@@ -119,16 +119,15 @@ class ServingModule(tf.Module):
         """Inputs by column: texts of values as the one text of each, empty where missing."""
         columns = {column: inputs[name] for column, name in self._input_names.items()}
         texts = [column for column, tensor in columns.items() if tensor.dtype == tf.string]
+        lists = [column for column in texts if column in self._list_columns]
         values = [column for column in texts if column not in self._list_columns]
-        # All columns at once: thousands of small operations would cost more.
-        if values:
-            values_CB = one_texts(tf.stack([columns[column] for column in values]))
-            columns |= dict(zip(values, tf.unstack(values_CB, num=len(values)), strict=True))
-        if self._missing_values and texts:
-            texts_CB = tf.stack([columns[column] for column in texts])
-            for missing in self._missing_values:
-                texts_CB = tf.where(texts_CB == missing, "", texts_CB)
-            columns |= dict(zip(texts, tf.unstack(texts_CB, num=len(texts)), strict=True))
+        for group, read in ((values, one_texts), (lists, tf.identity)):
+            if group:
+                # All columns at once: thousands of small operations would cost more.
+                texts_CB = read(tf.stack([columns[column] for column in group]))
+                for missing in self._missing_values:
+                    texts_CB = tf.where(texts_CB == missing, "", texts_CB)
+                columns |= dict(zip(group, tf.unstack(texts_CB, num=len(group)), strict=True))
         return columns
 
     def _score(self, columns: Mapping[str, Any]) -> dict[str, Any]:

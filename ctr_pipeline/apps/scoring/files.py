@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.apps.runs import load_metrics
 from ctr_pipeline.config.loader import LoadedConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.stream import stream_rows
@@ -161,7 +162,7 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Fil
         from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
 
         cut = find_trained_cut(loaded, run, progress)
-        return JobScorer(loaded, run, cut, progress, unknown_counter(loaded, cut.plan))
+        return JobScorer(loaded, run, cut, progress, unknown_counter(loaded.config, cut.plan))
     from ctr_pipeline.pipeline.model.loading import open_trained
 
     process = run.user_process()
@@ -182,12 +183,12 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Fil
             f"Another run (process {process or 'unknown'}) uses this folder: the model is that of "
             "its best epoch until now"
         )
-    return ModelScorer(loaded, run, model, unknown_counter(loaded, model.plan))
+    return ModelScorer(loaded, run, model, unknown_counter(loaded.config, model.plan))
 
 
-def unknown_counter(loaded: LoadedConfig, plan: PreprocessingPlan) -> UnknownCounter:
+def unknown_counter(config: Config, plan: PreprocessingPlan) -> UnknownCounter:
     """Counts unknown values of rows to be scored."""
-    return UnknownCounter(plan, show=not loaded.config.has_sensitive_columns)
+    return UnknownCounter(plan, show=not config.has_sensitive_columns)
 
 
 def report_unknown(

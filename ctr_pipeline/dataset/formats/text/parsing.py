@@ -148,8 +148,8 @@ def _parse_fast(block: TextBlock, plan: ReadingPlan) -> ParsedBlock | None:
             if numbers is not column:
                 table = table.set_column(index, name, numbers)
         elif plan.holds_values(name):
-            chunks = [known_texts(chunk, plan.missing_values) for chunk in column.chunks]
-            table = table.set_column(index, name, pa.chunked_array(chunks, pa.string()))
+            known = [known_texts(chunk, plan.missing_values) for chunk in column.chunks]
+            table = table.set_column(index, name, pa.chunked_array(known, pa.string()))
         elif name in plan.lists or name == plan.pairs_column:
             whole = (
                 pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
