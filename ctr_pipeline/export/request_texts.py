@@ -20,8 +20,17 @@ _SPACE = r"[\s\p{Z}\x0b\x1c-\x1f\x{85}]+"
 _NUMBER = r"(?i)[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?(?:inf|infinity)"
 
 
+_REWRITABLE = rf"-?[0-9]+[.]0+|(?i:{TRUE}|{FALSE})"
+
+
 def one_texts(texts: Any) -> Any:
     """The one text of each value, of the same shape."""
+    # Few texts have another one: a look at all and then at those takes a third of the time.
+    at = tf.where(tf.strings.regex_full_match(texts, _REWRITABLE))
+    return tf.tensor_scatter_nd_update(texts, at, _rewritten(tf.gather_nd(texts, at)))
+
+
+def _rewritten(texts: Any) -> Any:
     is_whole = tf.strings.regex_full_match(texts, WHOLE_FLOAT)
     texts = tf.where(is_whole, tf.strings.regex_replace(texts, POINT_ZEROS, ""), texts)
     return _truth_values(tf.strings.regex_replace(texts, ZERO_FLOAT, "0"))
