@@ -257,13 +257,6 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
             "a file, a list or a glob" if source.format.keys else "a table, or a list",
         ),
     ]
-    if source.format.keys:
-        lines.append(f"  format: {source.format_name}")
-    if source.record is not None:
-        lines.append(_line(f"  record: {source.record}", "line | example (tf.train.Example)"))
-    is_told = source.record is None and source.delimiter in {",", "\t"}
-    if source.is_delimited and not is_told:
-        lines.append(f"  delimiter: {flow_yaml(source.delimiter)}")
     if "columns" in data:
         lines.append(f"  columns: {flow_yaml(data['columns'])}")
     elif not source.has_header and source.is_delimited:

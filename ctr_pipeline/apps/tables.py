@@ -277,9 +277,7 @@ def measure_drift(
             if run is None
             else _open_run(run, columns)
         )
-        source = inspect_paths(
-            before.config, {"new": new}, {"new": "NEW"}, may_lack_label=run is not None
-        )
+        source = inspect_paths(before.config, {"new": new}, {"new": "NEW"}, are_new=run is not None)
         types = {name: kind for name, kind in before.types.items() if name in source.column_names}
         notes = _notes_on_columns(before, source, in_run=run is not None)
         if not types:

@@ -187,6 +187,8 @@ def _explain(error: ErrorDetails, path: KeyPath, values: Any) -> tuple[str, str 
         return f"expected an entry such as {{columns: I1..I13}}, found {describe(found)}", None
     if kind == "string_type" and isinstance(found, int | float | bool):
         return f"expected text, found {describe(found)}; put it in quotes", None
+    if kind == "string_type" and found is None and isinstance(path[-1], int):
+        return "expected text, found nothing; write null or NULL in quotes, as YAML wants it", None
     if kind in _EXPECTED:
         return f"expected {_EXPECTED[kind].format(**context)}, found {describe(found)}", None
     # A kind of error that no field of the models can give today.

@@ -33,6 +33,7 @@ from ctr_pipeline.specs.section import (
     IS_PATH,
     MAY_CHANGE,
     NO_MODEL,
+    OF_FILES,
     SERVERS_ONLY,
     LayerWidths,
     NotSearched,
@@ -70,7 +71,7 @@ class SplitConfig(Section):
         default=None,
         description="Column that by: hash and by: time split by.",
     )
-    time_format: str | None = Field(
+    time_format: Annotated[str | None, OF_FILES] = Field(
         default=None,
         description="Format of the times for by: time: iso, epoch_seconds (or _milliseconds, "
         "_microseconds, _nanoseconds), or a pattern such as %d/%m/%Y %H:%M; null: iso, or any "
@@ -221,16 +222,16 @@ class DataConfig(Section):
     test: Annotated[Paths | None, IS_PATH] = Field(
         default=None, description="Test rows, instead of data.split.test."
     )
-    format: DataFormat = Field(
+    format: Annotated[DataFormat, OF_FILES] = Field(
         default="auto",
         description="File format; auto: from the first bytes and the ending of the file.",
     )
-    record: Literal["auto", "line", "example"] = Field(
+    record: Annotated[Literal["auto", "line", "example"], OF_FILES] = Field(
         default="auto",
         description="Content of a RecordIO record; line: a row of delimited text; example: a "
         "tf.train.Example with one value per feature; auto: from the first record.",
     )
-    columns: tuple[str, ...] | None = Field(
+    columns: Annotated[tuple[str, ...] | None, OF_FILES] = Field(
         default=None,
         min_length=2,
         description="Column names of a file without a header line, in order; I1..I13 is a range.",
@@ -239,13 +240,13 @@ class DataConfig(Section):
         default=None,
         description="A column of key-value pairs that become columns in its place.",
     )
-    delimiter: str | None = Field(
+    delimiter: Annotated[str | None, OF_FILES] = Field(
         default=None,
         min_length=1,
         max_length=1,
         description="Field separator; null: that of the format.",
     )
-    quote: str | None = Field(
+    quote: Annotated[str | None, OF_FILES] = Field(
         default='"',
         max_length=1,
         description="Quote character; null: no character quotes.",
@@ -253,12 +254,12 @@ class DataConfig(Section):
     label: str = Field(
         default="label", description="The column to predict, 0 or 1 unless `positive` is given."
     )
-    positive: LabelText | None = Field(
+    positive: Annotated[LabelText | None, OF_FILES] = Field(
         default=None,
         description="The value that means label 1, if labels are not 0 and 1: 'True', yes, or 1 "
         "(with -1). Case is ignored.",
     )
-    negative: LabelText | None = Field(
+    negative: Annotated[LabelText | None, OF_FILES] = Field(
         default=None,
         description="The value that means label 0; null: the opposite of `positive`, if that is "
         "true, yes, on, t, y or 1.",
@@ -275,14 +276,14 @@ class DataConfig(Section):
     sample: SampleConfig = Field(
         default=SampleConfig(), description="Which training rows are used."
     )
-    missing_values: tuple[str, ...] = Field(
+    missing_values: Annotated[tuple[str, ...], OF_FILES] = Field(
         default=("",), description="Texts that mean 'missing'; the empty text always does."
     )
-    bad_rows: Literal["fail", "skip"] = Field(
+    bad_rows: Annotated[Literal["fail", "skip"], OF_FILES] = Field(
         default="fail",
         description="fail: stop at the first bad row; skip: leave bad rows out and count them.",
     )
-    max_bad_fraction: float = Field(
+    max_bad_fraction: Annotated[float, OF_FILES] = Field(
         default=0.01,
         ge=0,
         le=1,

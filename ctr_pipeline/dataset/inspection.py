@@ -7,7 +7,7 @@ and the same kind of values in each. With a header the columns may stand in anot
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ctr_pipeline.config.models import ConnectionConfig, DataConfig
+from ctr_pipeline.config.models import ConnectionConfig, DataConfig, DataFormat
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
 from ctr_pipeline.dataset.formats import FORMATS
 from ctr_pipeline.dataset.key_values import with_key_columns
@@ -50,7 +50,7 @@ def inspect_paths(
     keys: Mapping[str, str],
     *,
     seed: int | None = None,
-    may_lack_label: bool = False,
+    are_new: bool = False,
 ) -> Source:
     """As `inspect_source`, for paths that need not be those of the config.
 
@@ -59,8 +59,7 @@ def inspect_paths(
         groups: Paths or addresses by split.
         keys: Where they are named, by split, for messages.
         seed: Seed of the random split of a table; None: rows are not divided.
-        may_lack_label: The rows are new ones: files without a header may have all of
-            `data.columns` but the label.
+        are_new: As of `SourceFormat.inspect`.
 
     Raises:
         DataError: As `inspect_source`, but for the columns that the config names.
@@ -77,8 +76,8 @@ def inspect_paths(
             places[split] = _find_tables(found[0], paths_of(paths), keys[split], data.connection)
         else:
             places[split] = resolve_files(paths, keys[split])
-    format = found[0] if found else _format_of_files(data, places)
-    source = format.inspect(data, places, seed=seed, may_lack_label=may_lack_label)
+    format = found[0] if found else _format_of_files("auto" if are_new else data.format, places)
+    source = format.inspect(data, places, seed=seed, are_new=are_new)
     return source if data.key_value is None else with_key_columns(source, data, data.key_value)
 
 
@@ -135,14 +134,18 @@ def _find_tables(
     return check_not_twice([format.find(address, key) for address in addresses], key)
 
 
-def _format_of_files(data: DataConfig, places: Mapping[str, tuple[Place, ...]]) -> SourceFormat:
+def _format_of_files(wanted: DataFormat, places: Mapping[str, tuple[Place, ...]]) -> SourceFormat:
     """The format that all files have.
+
+    Args:
+        wanted: What the config says.
+        places: The files, by split.
 
     Raises:
         DataError: They are of several, or one cannot be read.
     """
     formats = {
-        file: _format_of(file, data)
+        file: _format_of(file, wanted)
         for group in places.values()
         for file in group
         if isinstance(file, DataFile)
@@ -158,7 +161,7 @@ def _format_of_files(data: DataConfig, places: Mapping[str, tuple[Place, ...]]) 
     return expected
 
 
-def _format_of(file: DataFile, data: DataConfig) -> SourceFormat:
+def _format_of(file: DataFile, wanted: DataFormat) -> SourceFormat:
     try:
         size = size_of(file)
         with open_bytes(file) as stream:
@@ -173,18 +176,16 @@ def _format_of(file: DataFile, data: DataConfig) -> SourceFormat:
         raise DataError("is empty", place=str(file), remedy="Leave it out, or write it again")
     for format in FORMATS:
         if format.begins(first_bytes, file):
-            if data.format not in {"auto", *format.keys}:
+            if wanted not in {"auto", *format.keys}:
                 raise DataError(
-                    f"is {format.name}, but data.format is {data.format}",
+                    f"is {format.name}, but data.format is {wanted}",
                     place=str(file),
                     remedy="Set data.format: auto",
                 )
             return format
     name = file.name.lower().removesuffix(".gz").removesuffix(".zst")
     for format in FORMATS:
-        is_promised = data.format in format.keys or (
-            data.format == "auto" and name.endswith(format.endings)
-        )
+        is_promised = wanted in format.keys or (wanted == "auto" and name.endswith(format.endings))
         if is_promised and format.magic:
             raise DataError(
                 f"is not a {format.name} file: it does not begin with the bytes "

@@ -245,7 +245,7 @@ class SourceFormat(ABC):
         places: Mapping[str, tuple[Place, ...]],
         *,
         seed: int | None,
-        may_lack_label: bool,
+        are_new: bool,
     ) -> "Source":
         """What files or tables hold, from a bounded look at each.
 
@@ -254,8 +254,9 @@ class SourceFormat(ABC):
             places: By split, none twice in one.
             seed: Seed of the random split, where the format itself divides rows; None: rows are not
                 divided.
-            may_lack_label: The rows are new ones: files without a header may have all of
-                `data.columns` but the label, and `data.columns` may be of other files.
+            are_new: `data` is of other files: what it says of format, record and delimiter is a
+                first guess, and files without a header may have all of `data.columns` but the
+                label.
 
         Raises:
             DataError: They cannot be read, have no rows, or do not agree.

@@ -15,13 +15,13 @@ from ctr_pipeline.features import ListSpec
 from ctr_pipeline.specs.columns import ColumnType
 
 
-def inspect_new(data: DataConfig, paths: str | Sequence[str], *, label_required: bool) -> Source:
-    """Files that a command names, which lack the label if it is not required.
+def inspect_new(data: DataConfig, paths: str | Sequence[str]) -> Source:
+    """Files that a command names; they may be of another format than `data` says.
 
     Raises:
         DataError: As `inspect_source`.
     """
-    return inspect_paths(data, {"new": paths}, {"new": "--data"}, may_lack_label=not label_required)
+    return inspect_paths(data, {"new": paths}, {"new": "--data"}, are_new=True)
 
 
 def stream_rows(
@@ -42,8 +42,7 @@ def stream_rows(
     """The good rows of new files, in order, read by the rules of `data` as ingestion reads them.
 
     A batch has the label (int8) and the weight (float64) if the label is required, the columns of
-    `column_types` (float64 or string) and the extra columns as text. Files without a header may
-    lack the label if it is not required.
+    `column_types` (float64 or string) and the extra columns as text.
 
     Args:
         data: How the files are read.
@@ -62,7 +61,7 @@ def stream_rows(
     Raises:
         DataError: As `inspect_source` and `ingest` do.
     """
-    source = source or inspect_new(data, paths, label_required=label_required)
+    source = source or inspect_new(data, paths)
     ledger = ledger or BadRowLedger(data.bad_rows, data.max_bad_fraction)
     plan = plan_columns(
         data,

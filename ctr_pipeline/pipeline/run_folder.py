@@ -10,7 +10,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from ctr_pipeline.embeddings.cut_storage import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError, StorageError
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stored_run import CHECKPOINTS, StoredRun
-from ctr_pipeline.specs.section import IsPath, MayChange
+from ctr_pipeline.specs.section import IsPath, MayChange, OfFiles
 from ctr_pipeline.storage.opening import address_of, open_storage
 from ctr_pipeline.storage.protocol import Storage
 
@@ -41,6 +41,9 @@ _LOOK_SECONDS = 0.5
 _MAX_OWNER_BYTES = 1024
 _IGNORED_ON_RESUME = keys_with(Config, MayChange).keys()
 """Keys that may change between the start of a run and its resumption."""
+
+_NOT_OF_MODEL = _IGNORED_ON_RESUME | keys_with(Config, OfFiles).keys()
+"""Keys that no trained model depends on: other rows may be read by others."""
 
 _PATH_KEYS = keys_with(Config, IsPath).keys()
 
@@ -495,13 +498,17 @@ class RunFolder:
             "'output'",
         )
 
-    def require_same_model(self, loaded: LoadedConfig, what: str, remedy: str) -> None:
+    def require_same_model(
+        self, loaded: LoadedConfig, what: str, remedy: str, *, for_new_rows: bool = False
+    ) -> None:
         """Refuses a config that a trained model in this folder does not fit.
 
         Args:
             loaded: The config.
             what: Begins the message.
             remedy: Ends it.
+            for_new_rows: The config's rows are not looked at, and it may say otherwise how files
+                are read.
 
         Raises:
             RunFolderError: Keys that the model depends on differ from those of the run.
@@ -516,7 +523,12 @@ class RunFolder:
                 place=str(self.config),
                 remedy="Choose another 'output', or give --overwrite",
             ) from error
-        _require_same(earlier, loaded.config, what, place=self.place, remedy=remedy)
+        _require_same(
+            differing_keys(earlier, loaded.config, for_new_rows=for_new_rows),
+            what,
+            place=self.place,
+            remedy=remedy,
+        )
 
     def _has_stored(self) -> bool:
         """Whether checkpoints lie at an address.
@@ -548,7 +560,7 @@ class RunFolder:
                 raise StorageError(
                     "the config of the checkpoints cannot be read", place=place, remedy=remedy
                 ) from error
-        _require_same(earlier, loaded.config, what, place=place, remedy=remedy)
+        _require_same(differing_keys(earlier, loaded.config), what, place=place, remedy=remedy)
 
     def keep_config(self, loaded: LoadedConfig, features: Path | None = None) -> None:
         """Writes the config with all defaults; from now on the folder is this config's.
@@ -671,19 +683,19 @@ def _without_ignored(values: Any, key: str) -> Any:
     return {
         name: _without_ignored(value, paths[name])
         for name, value in values.items()
-        if paths[name] not in _IGNORED_ON_RESUME
+        if paths[name] not in _NOT_OF_MODEL
     }
 
 
-def differing_keys(earlier: Config, later: Config) -> list[str]:
-    """Dotted keys whose values differ and that a trained model depends on."""
+def differing_keys(earlier: Config, later: Config, *, for_new_rows: bool = False) -> list[str]:
+    """Dotted keys whose values differ and that a trained model, or its rows, depend on."""
     different: list[str] = []
-    _compare(earlier.model_dump(mode="json"), later.model_dump(mode="json"), "", different)
+    ignored = _NOT_OF_MODEL if for_new_rows else _IGNORED_ON_RESUME
+    _compare(earlier.model_dump(mode="json"), later.model_dump(mode="json"), "", different, ignored)
     return different
 
 
-def _require_same(earlier: Config, later: Config, what: str, *, place: str, remedy: str) -> None:
-    different = differing_keys(earlier, later)
+def _require_same(different: Sequence[str], what: str, *, place: str, remedy: str) -> None:
     if different:
         verb = "differs" if len(different) == 1 else "differ"
         raise RunFolderError(
@@ -691,17 +703,19 @@ def _require_same(earlier: Config, later: Config, what: str, *, place: str, reme
         )
 
 
-def _compare(earlier: Any, later: Any, key: str, different: list[str]) -> None:
-    if (
-        key in _IGNORED_ON_RESUME
-        or earlier == later
-        or (key in _PATH_KEYS and same_paths(earlier, later))
-    ):
+def _compare(
+    earlier: Any, later: Any, key: str, different: list[str], ignored: Collection[str]
+) -> None:
+    if key in ignored or earlier == later or (key in _PATH_KEYS and same_paths(earlier, later)):
         return
     if isinstance(earlier, dict) and isinstance(later, dict):
         for name in earlier | later:
             _compare(
-                earlier.get(name), later.get(name), f"{key}.{name}" if key else name, different
+                earlier.get(name),
+                later.get(name),
+                f"{key}.{name}" if key else name,
+                different,
+                ignored,
             )
         return
     different.append(key)

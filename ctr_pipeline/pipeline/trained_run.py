@@ -25,8 +25,8 @@ def opened_trained(context: RunContext, *, beside_training: bool = False) -> Ite
 
     Args:
         context: Context of the run.
-        beside_training: Only reads: takes no lock, so that the run may train and others may score
-            at the same time, and the folder may be read-only.
+        beside_training: To score rows of other files: takes no lock, so that the run may train and
+            others may score at the same time, and the folder may be read-only.
 
     Raises:
         CheckpointError: Nothing was trained in it.
@@ -52,6 +52,7 @@ def opened_trained(context: RunContext, *, beside_training: bool = False) -> Ite
             loaded,
             "was trained with another config",
             "Use the config it was trained with, or set the keys back",
+            for_new_rows=beside_training,
         )
         yield
 

@@ -29,6 +29,11 @@ class MayChange:
 
 
 @dataclass(frozen=True)
+class OfFiles:
+    """The key says how files are read: those of new rows may be of another kind."""
+
+
+@dataclass(frozen=True)
 class IsPath:
     """The value names files; the same files may have another name on another machine."""
 
@@ -50,6 +55,7 @@ class LayerWidths:
 
 
 MAY_CHANGE = MayChange()
+OF_FILES = OfFiles()
 IS_PATH = IsPath()
 SERVERS_ONLY = ServersOnly()
 NO_MODEL = NotSearched("does not change what a model learns")

@@ -339,6 +339,7 @@ def at(path, value):
         ("data.columns", "[a, b]", "no column is called 'label'"),
         ("data.split.by", "hash", "by: hash needs it"),
         ("data.split", "{by: hash, column: u}", None),
+        ("data.missing_values", "[NULL]", "found nothing; write null or NULL in quotes"),
         ("data.missing_values", "[7]", "data.missing_values[0]: expected text, found the number 7"),
         ("train.optimizer", "{name: adm, learning_rate: 1}", "did you mean 'adam'?"),
         ("train.seed", "99999999999999999999", "expected"),

@@ -47,7 +47,7 @@ class FeatherFormat(SourceFormat):
     endings = (".feather", ".arrow")
     magic = b"ARROW1"
 
-    def inspect(self, data, places, *, seed, may_lack_label):
+    def inspect(self, data, places, *, seed, are_new):
         opened = []
         for file in dict.fromkeys(file for group in places.values() for file in group):
             with pa.OSFile(str(file)) as stream:

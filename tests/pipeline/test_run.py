@@ -1,6 +1,7 @@
 """One run of a small sample, in this process; every test looks at what it left behind."""
 
 import contextlib
+import csv
 import html
 import json
 import math
@@ -25,6 +26,7 @@ from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.apps.scoring.predict import predict
 from ctr_pipeline.cli.tables import print_run
 from ctr_pipeline.config.loader import load_config
+from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.stored_rows import StoredRows
@@ -475,6 +477,49 @@ def test_values_that_the_model_does_not_know_are_told(world, loaded, out, reopen
     assert all(re.match(f"warning: {sentence}", line) for line in progress.lines)
     with pytest.warns(UserWarning, match=sentence):
         reopened.predict(pd.read_csv(changed, sep="\t", names=COLUMNS, dtype=str))
+
+
+def write_recordio(rows, path):
+    with path.open("wb") as file, RecordIOWriter(file) as writer:
+        for line in rows.to_csv(sep="|", index=False).splitlines():
+            writer.write(line.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("rows.parquet", lambda rows, path: rows.to_parquet(path, index=False)),
+        ("rows.csv", lambda rows, path: rows.to_csv(path, index=False)),
+        ("rows.csv.gz", lambda rows, path: rows.to_csv(path, sep=";", header=False, index=False)),
+        ("rows", lambda rows, path: rows.to_csv(path, sep="|", index=False)),
+        ("rows.recordio", write_recordio),
+    ],
+)
+@pytest.mark.parametrize("settings", [[], ["data.delimiter='\t'"], ["data.format=parquet"]])
+def test_new_rows_may_come_in_another_format(
+    loaded, out, frame, world, tmp_path, name, write, settings
+):
+    assert loaded.config.data.format == "tsv"
+    write(frame[-NUM_TEST:], tmp_path / name)
+    found = evaluate(
+        load_config(out, settings), data=str(tmp_path / name), progress=SilentProgress()
+    )
+    assert found["logloss"] == pytest.approx(world[2].metrics["test"]["logloss"], abs=1e-6)
+
+
+def test_new_rows_may_be_read_by_rules_of_their_own(out, frame, world, tmp_path):
+    rows = frame[-NUM_TEST:].astype({"I1": object}).fillna({"I1": "NULL", "C2": "NULL"})
+    rows["label"] = rows["label"].map({0: "no", 1: "yes"})
+    rows.to_csv(tmp_path / "rows.csv", index=False, quotechar="'", quoting=csv.QUOTE_ALL)
+    own = ["data.missing_values=['NULL']", "data.positive=yes", 'data.quote="\'"']
+    new = str(tmp_path / "rows.csv")
+    found = evaluate(load_config(out, own), data=new, progress=SilentProgress())
+    assert found["logloss"] == pytest.approx(world[2].metrics["test"]["logloss"], abs=1e-6)
+    strict = load_config(out, [*own[1:], "data.bad_rows=fail"])
+    with pytest.raises(DataError, match=r"'NULL'.*write data.missing_values: \['NULL'\]"):
+        evaluate(strict, data=new, progress=SilentProgress())
+    with pytest.raises(RunFolderError, match="trained with another config: data\\.quote"):
+        evaluate(load_config(out, own[2:]), progress=SilentProgress())
 
 
 def test_scoring_takes_no_lock_and_leaves_the_run_as_it_is(world, out, tmp_path):

@@ -233,7 +233,7 @@ class JobScorer:
         Raises:
             DataError: The files changed between; raised while the result is read.
         """
-        source = inspect_new(self.loaded.config.data, data, label_required=label_required)
+        source = inspect_new(self.loaded.config.data, data)
         versions = SourceVersions.of(source)
         read = partial(
             stream_file,

@@ -61,7 +61,7 @@ class MaxComputeFormat(SourceFormat):
         places: Mapping[str, tuple[Place, ...]],
         *,
         seed: int | None,
-        may_lack_label: bool,
+        are_new: bool,
     ) -> Source:
         """As `SourceFormat.inspect`; the rows of data.train are divided here, by their hash."""
         # PyODPS and sqlglot are imported only where a table is named.

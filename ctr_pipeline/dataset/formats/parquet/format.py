@@ -40,13 +40,13 @@ class ParquetFormat(SourceFormat):
         places: Mapping[str, tuple[Place, ...]],
         *,
         seed: int | None,
-        may_lack_label: bool,
+        are_new: bool,
     ) -> Source:
         """As `SourceFormat.inspect`."""
         files = [file for group in places.values() for file in group if isinstance(file, DataFile)]
         first = files[0]
         # New rows to predict may come in another format than the rows of training.
-        if not may_lack_label:
+        if not are_new:
             refuse_columns(data, "Parquet files", first)
         opened = {file: _open(file) for file in files}
         schema = opened[first].schema

@@ -78,7 +78,7 @@ class QueryFormat(SourceFormat):
         places: Mapping[str, tuple[Place, ...]],
         *,
         seed: int | None,
-        may_lack_label: bool,
+        are_new: bool,
     ) -> Source:
         """As `SourceFormat.inspect`; executes the query for its first rows."""
         from ctr_pipeline.dataset.formats.query.database import describe as describe_in_database
@@ -87,7 +87,7 @@ class QueryFormat(SourceFormat):
         from ctr_pipeline.dataset.schema_checks import check_same_types
         from ctr_pipeline.dataset.statement import Query, missing_database
 
-        if not may_lack_label:
+        if not are_new:
             refuse_columns(data, "columns of a query", "data.columns")
         attached = {name: Path(file).expanduser() for name, file in data.attach.items()}
         for name, file in attached.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pyarrow as pa
 
@@ -47,19 +48,19 @@ class RecordIOFormat(SourceFormat):
         places: Mapping[str, tuple[Place, ...]],
         *,
         seed: int | None,
-        may_lack_label: bool,
+        are_new: bool,
     ) -> Source:
         """As `SourceFormat.inspect`."""
         files = [file for group in places.values() for file in group if isinstance(file, DataFile)]
-        if _record_kind(data, files) == "example":
-            if not may_lack_label:
+        if _record_kind("auto" if are_new else data.record, files) == "example":
+            if not are_new:
                 refuse_columns(data, "Examples", files[0])
             return self._inspect_examples(places, files)
 
         def look(file: DataFile, num_bytes: int, delimiter: str | None) -> TextHead:
-            return read_head_of_lines(file, data, HEAD_ROWS, num_bytes, delimiter)
+            return read_head_of_lines(file, data, HEAD_ROWS, num_bytes, delimiter, are_new=are_new)
 
-        source = inspect_lines(self, data, places, look, LineFile, may_lack_label=may_lack_label)
+        source = inspect_lines(self, data, places, look, LineFile, are_new=are_new)
         # Of the head's records, those that are no rows are left out.
         return replace(
             source, format_name="recordio", record="line", head_block=None, head_is_all=False
@@ -100,10 +101,12 @@ class RecordIOFormat(SourceFormat):
             yield from types.read(files, task.advance)
 
 
-def _record_kind(data: DataConfig, files: Sequence[DataFile]) -> RecordKind:
+def _record_kind(
+    wanted: Literal["auto", "line", "example"], files: Sequence[DataFile]
+) -> RecordKind:
     """What the records of all files hold."""
     first = files[0]
-    kinds = {file: find_record_kind(file, data) for file in files}
+    kinds = {file: find_record_kind(file, wanted) for file in files}
     for file, kind in kinds.items():
         if kind != kinds[first]:
             raise DataError(

@@ -31,8 +31,12 @@ _LOOKED_AT = 100
 """Records at the start among which the first that is not empty tells what a file holds."""
 
 
-def find_record_kind(path: DataFile, data: DataConfig) -> RecordKind:
+def find_record_kind(path: DataFile, wanted: Literal["auto", "line", "example"]) -> RecordKind:
     """What a file's records hold, by `data.record` or else by its first records.
+
+    Args:
+        path: The file.
+        wanted: `data.record`.
 
     Raises:
         DataError: The file is damaged, has no records, or others than `data.record` says.
@@ -40,25 +44,31 @@ def find_record_kind(path: DataFile, data: DataConfig) -> RecordKind:
     records = read_first_records(path, _LOOKED_AT, 1)
     first = next((bytes(record) for record in records if len(record) > 2), b"")
     found = is_example(first)
-    if data.record == "example" and not found and first:
+    if wanted == "example" and not found and first:
         raise DataError(
             "the first record is no tf.train.Example",
             place=str(path),
             remedy="Set data.record: line if its records are delimited lines",
         )
-    if data.record == "line" and found:
+    if wanted == "line" and found:
         raise DataError(
             "the first record is a tf.train.Example and not a line",
             place=str(path),
             remedy="Set data.record: example",
         )
-    if data.record != "auto":
-        return data.record
+    if wanted != "auto":
+        return wanted
     return "example" if found else "line"
 
 
 def read_head_of_lines(
-    path: DataFile, data: DataConfig, num_records: int, num_bytes: int, delimiter: str | None
+    path: DataFile,
+    data: DataConfig,
+    num_records: int,
+    num_bytes: int,
+    delimiter: str | None,
+    *,
+    are_new: bool,
 ) -> TextHead:
     """The first records as the head of a text file.
 
@@ -68,6 +78,7 @@ def read_head_of_lines(
         num_records: How many at most.
         num_bytes: About how much of it.
         delimiter: The delimiter of earlier files; None: it is detected.
+        are_new: As of `SourceFormat.inspect`.
 
     Raises:
         DataError: The file is damaged or has no records, they are not text, or the first one is not
@@ -79,7 +90,7 @@ def read_head_of_lines(
     # Judged by the records alone: between them stand lengths, which are no text.
     sample = b"\n".join(bytes(record) for record in records.between(0, _LOOKED_AT))
     check_text(sample, path)
-    separator = delimiter or choose_delimiter(path, first_bytes, data)
+    separator = delimiter or choose_delimiter(path, first_bytes, data, are_new=are_new)
     dialect = Dialect(separator, data.quote)
     if not len(join_lines(records.between(0, 1), dialect).kept):
         raise DataError(

@@ -43,14 +43,14 @@ class TextFormat(SourceFormat):
         places: Mapping[str, tuple[Place, ...]],
         *,
         seed: int | None,
-        may_lack_label: bool,
+        are_new: bool,
     ) -> Source:
         """As `SourceFormat.inspect`."""
 
         def look(file: DataFile, num_bytes: int, delimiter: str | None) -> TextHead:
-            return read_text_head(file, data, num_bytes, delimiter)
+            return read_text_head(file, data, num_bytes, delimiter, are_new=are_new)
 
-        return inspect_lines(self, data, places, look, TextFile, may_lack_label=may_lack_label)
+        return inspect_lines(self, data, places, look, TextFile, are_new=are_new)
 
     def read_typed(self, source: Source, progress: Progress) -> Iterator[pa.Table]:
         """As `SourceFormat.read_typed`."""
@@ -64,7 +64,7 @@ def inspect_lines(
     look: Callable[[DataFile, int, str | None], TextHead],
     kind: type[TextFile],
     *,
-    may_lack_label: bool,
+    are_new: bool,
 ) -> Source:
     """What files of delimited lines hold, whatever the lines are kept in.
 
@@ -74,7 +74,7 @@ def inspect_lines(
         places: The files, by split.
         look: Reads the head of a file, about so many bytes, with this delimiter or the one found.
         kind: Reads a file.
-        may_lack_label: As of `SourceFormat.inspect`.
+        are_new: As of `SourceFormat.inspect`.
 
     Raises:
         DataError: As `SourceFormat.inspect`.
@@ -89,7 +89,7 @@ def inspect_lines(
     for file in files:
         head = look(file, HEAD_BYTES if file == first else OTHER_HEAD_BYTES, delimiter)
         delimiter = head.dialect.delimiter
-        names, has_header = find_names(head, data, may_lack_label=may_lack_label)
+        names, has_header = find_names(head, data, are_new=are_new)
         check_names(names, file)
         if file != first:
             check_same_names(names, file, opened[first].column_names, first)

@@ -54,7 +54,7 @@ class TextHead:
 
 
 def read_text_head(
-    path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | None
+    path: DataFile, data: DataConfig, num_bytes: int, delimiter: str | None, *, are_new: bool
 ) -> TextHead:
     """Reads the head of a text file.
 
@@ -63,6 +63,7 @@ def read_text_head(
         data: How it is read.
         num_bytes: How much of it, or more if its first record is longer.
         delimiter: The delimiter of earlier files; None: it is detected.
+        are_new: As of `SourceFormat.inspect`.
 
     Raises:
         DataError: The file is empty, damaged, binary, has no delimiter in its first record, or that
@@ -85,7 +86,9 @@ def read_text_head(
         start = len(head) - len(head.lstrip(b"\r\n"))
         num_lines_before = count_lines(head[:start])
         head = head[start:]
-        dialect = Dialect(delimiter or choose_delimiter(path, head, data), data.quote)
+        dialect = Dialect(
+            delimiter or choose_delimiter(path, head, data, are_new=are_new), data.quote
+        )
         end = find_first_end(head, dialect)
         if is_whole and end is None:
             end = len(head)
@@ -134,20 +137,22 @@ def check_dialect(data: DataConfig) -> None:
             )
 
 
-def choose_delimiter(path: DataFile, head: bytes, data: DataConfig) -> str:
-    """From the config, else by format, ending and first line."""
-    if data.delimiter is not None:
-        return data.delimiter
-    if data.format == "tsv":
-        return "\t"
-    name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
-    preferred = "\t" if name.endswith((".tsv", ".tab")) else ","
-    has_preference = name.endswith((".tsv", ".tab", ".csv")) or data.format == "csv"
+def choose_delimiter(path: DataFile, head: bytes, data: DataConfig, *, are_new: bool) -> str:
+    """From the config, else by format, ending and first line.
+
+    The config's is that of new files as well if their first line has it.
+    """
     first_line = re.split(rb"[\r\n]", head, maxsplit=1)[0].decode("utf-8", "replace")
 
     def num_fields(delimiter: str) -> int:
         return len(split_record(first_line, Dialect(delimiter, data.quote)))
 
+    told = data.delimiter or ("\t" if data.format == "tsv" else None)
+    if told is not None and not (are_new and num_fields(told) == 1):
+        return told
+    name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
+    preferred = "\t" if name.endswith((".tsv", ".tab")) else ","
+    has_preference = name.endswith((".tsv", ".tab", ".csv")) or data.format == "csv"
     if has_preference and num_fields(preferred) > 1:
         return preferred
     best = max(_DELIMITERS, key=num_fields)
@@ -168,9 +173,7 @@ def check_delimiter(path: DataFile, record: str, delimiter: str) -> None:
     )
 
 
-def find_names(
-    head: TextHead, data: DataConfig, *, may_lack_label: bool
-) -> tuple[tuple[str, ...], bool]:
+def find_names(head: TextHead, data: DataConfig, *, are_new: bool) -> tuple[tuple[str, ...], bool]:
     """The columns of a file, and whether its first row names them.
 
     A first row of names in `data.columns` is a header all the same, and tells which column is
@@ -188,7 +191,7 @@ def find_names(
         return fields, True
     if len(fields) == len(data.columns):
         return data.columns, False
-    if may_lack_label and len(fields) == len(without_label):
+    if are_new and len(fields) == len(without_label):
         return without_label, False
     raise DataError(
         f"the first row has {len(fields)} columns, but data.columns names {len(data.columns)}",
