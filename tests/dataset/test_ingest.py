@@ -20,6 +20,7 @@ from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.parts import column_names, read_batches, read_columns
+from ctr_pipeline.dataset.value_texts import one_text
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
@@ -65,7 +66,7 @@ CELLS = st.text(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @example(
-    cells=[("", "\x7f"), ("\x7f", "\x7f")],
+    cells=[("", "\x7f"), ("\x7f", "\x7f"), ("TRUE", "7.0")],
     delimiter=",",
     line_end="\n",
     block_bytes=16,
@@ -100,8 +101,9 @@ def test_any_text_survives(
     data = config(path, delimiter=delimiter)
     result = run(data, {"a": TEXT, "b": TEXT, "n": NUMBER}, folder / "in", block_bytes=block_bytes)
     found = rows_of(result)
-    assert found["a"] == [a or None for a, _ in cells]
-    assert found["b"] == [b or None for _, b in cells]
+    for name, texts in zip("ab", zip(*cells, strict=True), strict=True):
+        written = pa.array([text or None for text in texts], pa.string())
+        assert found[name] == one_text(written).to_pylist()
     assert found["n"] == [float(i) for i in range(len(cells))]
     assert found["label"] == [i % 2 for i in range(len(cells))]
 
