@@ -201,6 +201,11 @@ class ColumnStatistics(_Frozen):
         return self.model_copy(update={"top_values": top})
 
     @property
+    def is_missing(self) -> bool:
+        """Whether no row has a value."""
+        return self.num_missing == self.count
+
+    @property
     def num_values(self) -> int:
         """Occurrences of values: rows that have one, or elements of all rows."""
         if self.lengths is not None:

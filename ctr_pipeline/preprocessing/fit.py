@@ -1,5 +1,6 @@
 """Feature specifications and statistics to a preprocessing plan."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import FeatureSpec, expression_key
+from ctr_pipeline.kernels.float64 import fill
 from ctr_pipeline.preprocessing.chains import check_chain
 from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan
 from ctr_pipeline.preprocessing.sharing import share_problems
@@ -22,7 +24,9 @@ from ctr_pipeline.transforms.base import (
     TextStep,
     TextTransform,
 )
+from ctr_pipeline.transforms.clip import Clip
 from ctr_pipeline.transforms.cross import CrossPart, CrossStep
+from ctr_pipeline.transforms.fill import Fill
 from ctr_pipeline.transforms.hash import Hash
 from ctr_pipeline.transforms.shared.intervals import IntervalsStep, bisect_steps
 from ctr_pipeline.transforms.vocabulary import Vocabulary
@@ -68,11 +72,10 @@ def plan_preprocessing(
                 )
         fit = _Column(spec.column, statistics, folder)
         if spec.number is not None:
-            steps = fit.number_steps(spec.number)
             one = NumberPlan(
                 name=spec.column,
                 column=spec.column,
-                steps=steps,
+                steps=fit.input_steps(spec.number),
                 first=fit.text_step(spec.number),
                 vector=spec.vector,
             )
@@ -90,6 +93,16 @@ def plan_preprocessing(
     # Sequences last, so that the positions of ordinary fields are the first ones.
     fields.sort(key=lambda field: field.sequence is not None)
     return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
+
+
+def constant_inputs(features: Sequence[FeatureSpec], statistics: Statistics) -> tuple[str, ...]:
+    """Columns whose dense inputs are the same in all training rows."""
+    return tuple(
+        spec.column
+        for spec in features
+        if spec.number is not None
+        and _Column(spec.column, statistics, Path()).constant(spec.number) is not None
+    )
 
 
 def _with_table(spec: FeatureSpec, field: FieldPlan) -> FieldPlan:
@@ -141,6 +154,37 @@ class _Column:
             for position, transform in enumerate(chain)
             if isinstance(transform, NumberTransform)
         )
+
+    def input_steps(self, chain: tuple[AnyTransform, ...]) -> tuple[NumberStep, ...]:
+        """The steps of a dense input; one that no training row tells from others stays as it is.
+
+        No weight was trained with it, so what later rows hold there would count at random.
+        """
+        steps, value = self.number_steps(chain), self.constant(chain)
+        if value is None:
+            return steps
+        return (*steps, Fill(value=value), Clip(minimum=value, maximum=value))
+
+    def constant(self, chain: tuple[AnyTransform, ...]) -> float | None:
+        """What the chain gives in all training rows; None: not the same, or that is not known."""
+        steps = self.number_steps(chain)
+        known = self.statistics.column(self.column)
+        count = known.count * (known.vector_length or 1)
+        first = len(chain) - len(steps)
+        # Steps may make a column constant, so each place is asked whose moments are known.
+        for position in range(first, len(chain) + 1):
+            key = expression_key(self.column, chain[:position])
+            moments = self.statistics.derived_moments.get(key) if position else known.moments
+            if moments is None or moments.minimum != moments.maximum or known.num_infinite:
+                continue
+            met = [] if moments.minimum is None else [moments.minimum]
+            values = np.array(met if moments.count == count else [*met, np.nan])
+            for step in steps[position - first :]:
+                values = step.kernel(values)
+            given: set[float] = set(fill(values, 0.0).tolist())
+            if len(given) == 1 and math.isfinite(*given):
+                return given.pop()
+        return None
 
     def _number_step(
         self, transform: NumberTransform, before: tuple[AnyTransform, ...]

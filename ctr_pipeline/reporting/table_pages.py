@@ -52,7 +52,7 @@ def _profile_cards(data: ProfileData) -> tuple[Card, ...]:
     columns = statistics.columns.values()
     cells = sum(column.count for column in columns) or 1
     missing = sum(column.num_missing for column in columns)
-    empty = sum(column.num_missing == column.count for column in columns)
+    empty = sum(column.is_missing for column in columns)
     cards = [
         Card("Rows", short_count(statistics.num_rows), f"read in {duration_text(data.seconds)}"),
         Card(

@@ -51,6 +51,7 @@ from ctr_pipeline.pipeline.stages.statistics_engines.protocol import PreparedRow
 from ctr_pipeline.pipeline.stages.time_drift import SplitCountsOf, times_read, with_time_drift
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, freeze_features
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
+from ctr_pipeline.preprocessing.fit import constant_inputs
 from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
 from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
 from ctr_pipeline.progress import Progress
@@ -296,7 +297,7 @@ def measure_columns(
         warm_start: What the run takes over.
 
     Raises:
-        ConfigError: A column has no value, a vocabulary would have none, or no text is a time.
+        ConfigError: A vocabulary would have no value, or no text is a time.
         DataError: The rows cannot be read or used.
         StatisticsError: The engine refuses or fails.
     """
@@ -341,10 +342,13 @@ def measure_columns(
         found = with_time_drift(statistics, times_read(features), counts_of)
         if found.drift != statistics.drift:
             save_statistics(run.path / STATISTICS_FILE, found)
+        notes = _notes_of_unreadable(loaded, features, counts_of_train, found)
         if warm_start is None:
-            _refuse_empty_columns(loaded, columns, found)
             _refuse_empty_vocabularies(loaded, columns, found)
-        found = _count_unreadable(loaded, features, counts_of_train, found, progress)
+            notes += _notes_of_constants(features, found)
+        for note in notes:
+            progress.log(note)
+        found = found.model_copy(update={"notes": (*found.notes, *notes)})
     save_features(run.features, features)
     return MeasuredColumns(features, left_out, found)
 
@@ -552,25 +556,6 @@ def _decide(
     return features, left_out
 
 
-def _refuse_empty_columns(
-    loaded: LoadedConfig, columns: FeatureColumns, statistics: Statistics
-) -> None:
-    """Raises ConfigError if the config asks for features of columns without any value."""
-    problems = []
-    for name, spec in columns.explicit.items():
-        key = columns.entries[name].key + (".columns" if spec.cross is None else ".cross")
-        for part in spec.parts:
-            known = statistics.column(part.column)
-            if known.num_missing == known.count:
-                message = (
-                    f"all values of column '{part.column}' are missing in the training rows; leave "
-                    "it out"
-                )
-                problems.append(loaded.problem_at(key, message))
-    if problems:
-        raise ConfigError(problems)
-
-
 def _refuse_empty_vocabularies(
     loaded: LoadedConfig, columns: FeatureColumns, statistics: Statistics
 ) -> None:
@@ -579,6 +564,8 @@ def _refuse_empty_vocabularies(
     for column, spec in columns.explicit.items():
         vocabulary = statistics.vocabularies.get(column)
         if spec.id is None or vocabulary is None or vocabulary.size > 0:
+            continue
+        if statistics.column(column).is_missing:
             continue
         key = columns.entries[column].key_of("id")
         message = (
@@ -590,14 +577,31 @@ def _refuse_empty_vocabularies(
         raise ConfigError(problems)
 
 
-def _count_unreadable(
+def _notes_of_constants(features: Sequence[FeatureSpec], statistics: Statistics) -> list[str]:
+    """Which columns tell the training rows apart in nothing, and so the model as well."""
+    columns = dict.fromkeys(part.column for spec in features for part in spec.parts)
+    missing = [column for column in columns if statistics.column(column).is_missing]
+    constant = [column for column in constant_inputs(features, statistics) if column not in missing]
+    return [
+        *(
+            f"Column '{column}' is missing in all training rows, so the model makes nothing of it."
+            for column in missing
+        ),
+        *(
+            f"Column '{column}' gives the same number in all training rows, so the model makes "
+            "nothing of what it holds in others."
+            for column in constant
+        ),
+    ]
+
+
+def _notes_of_unreadable(
     loaded: LoadedConfig,
     features: tuple[FeatureSpec, ...],
     counts_of: CountsOf,
     statistics: Statistics,
-    progress: Progress,
-) -> Statistics:
-    """Logs and notes how many texts of time columns are no times and count as missing.
+) -> list[str]:
+    """How many texts of time columns are no times and count as missing.
 
     Raises:
         ConfigError: A column has no text that is a time.
@@ -621,6 +625,4 @@ def _count_unreadable(
             )
     if problems:
         raise ConfigError(problems)
-    for note in notes:
-        progress.log(note)
-    return statistics.model_copy(update={"notes": (*statistics.notes, *notes)})
+    return notes
