@@ -11,6 +11,9 @@ from ctr_pipeline.kernels.float64 import (
 )
 
 NUMBER_LIMIT = 1e15
+LARGEST_SCALED = 1e4
+"""A dense input above it was not scaled, and may make the loss explode."""
+
 """Dense inputs are clamped to ± this: far above what a fitted chain gives, and small enough that
 sums and squares of it are finite in float32, where an infinite value would make a NaN score."""
 

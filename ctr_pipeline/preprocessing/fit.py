@@ -1,6 +1,5 @@
 """Feature specifications and statistics to a preprocessing plan."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,14 +94,15 @@ def plan_preprocessing(
     return PreprocessingPlan(fields=tuple(fields), numbers=tuple(numbers))
 
 
-def constant_inputs(features: Sequence[FeatureSpec], statistics: Statistics) -> tuple[str, ...]:
-    """Columns whose dense inputs are the same in all training rows."""
-    return tuple(
-        spec.column
-        for spec in features
-        if spec.number is not None
-        and _Column(spec.column, statistics, Path()).constant(spec.number) is not None
-    )
+def ends_of_inputs(
+    features: Sequence[FeatureSpec], statistics: Statistics
+) -> dict[str, tuple[float, float]]:
+    """The smallest and the largest dense input of all training rows by column, where known."""
+    numbers = {spec.column: spec.number for spec in features if spec.number is not None}
+    found = {
+        column: _Column(column, statistics, Path()).ends(chain) for column, chain in numbers.items()
+    }
+    return {column: ends for column, ends in found.items() if ends is not None}
 
 
 def _with_table(spec: FeatureSpec, field: FieldPlan) -> FieldPlan:
@@ -160,30 +160,30 @@ class _Column:
 
         No weight was trained with it, so what later rows hold there would count at random.
         """
-        steps, value = self.number_steps(chain), self.constant(chain)
-        if value is None:
+        steps, ends = self.number_steps(chain), self.ends(chain)
+        if ends is None or ends[0] != ends[1]:
             return steps
+        value, _ = ends
         return (*steps, Fill(value=value), Clip(minimum=value, maximum=value))
 
-    def constant(self, chain: tuple[AnyTransform, ...]) -> float | None:
-        """What the chain gives in all training rows; None: not the same, or that is not known."""
+    def ends(self, chain: tuple[AnyTransform, ...]) -> tuple[float, float] | None:
+        """The smallest and the largest dense input of all training rows; None: not known."""
         steps = self.number_steps(chain)
         known = self.statistics.column(self.column)
         count = known.count * (known.vector_length or 1)
         first = len(chain) - len(steps)
-        # Steps may make a column constant, so each place is asked whose moments are known.
         for position in range(first, len(chain) + 1):
             key = expression_key(self.column, chain[:position])
             moments = self.statistics.derived_moments.get(key) if position else known.moments
-            if moments is None or moments.minimum != moments.maximum or known.num_infinite:
+            if moments is None or known.num_infinite:
                 continue
-            met = [] if moments.minimum is None else [moments.minimum]
-            values = np.array(met if moments.count == count else [*met, np.nan])
+            met = [] if moments.minimum is None else [moments.minimum, moments.maximum]
+            values = np.array(met if moments.count == count else [*met, np.nan], np.float64)
+            # No step makes a larger value the smaller one.
             for step in steps[position - first :]:
                 values = step.kernel(values)
-            given: set[float] = set(fill(values, 0.0).tolist())
-            if len(given) == 1 and math.isfinite(*given):
-                return given.pop()
+            values = fill(values, 0.0)
+            return float(values.min()), float(values.max())
         return None
 
     def _number_step(

@@ -8,7 +8,7 @@ positions, and axis N holds the coefficients after the numbers; only the model i
 import contextlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,7 @@ class CompiledModel:
             TensorFlow's own kernels run; they multiply many small matrices faster and use the
             processor's bfloat16 instructions. The gradients of a `training_model` always run so,
             and only their `fused` parts are compiled.
+        number_names: Names of the dense inputs, for messages.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class CompiledModel:
         training_offset: float = 0.0,
         training_model: keras.Model | None = None,
         use_xla: bool = True,
+        number_names: Sequence[str] = (),
     ) -> None:
         self.batch_size = batch_size
+        self.number_names = number_names
         self._sequence_pooling = sequence_pooling
         self._training_offset = training_offset
         self._model = model

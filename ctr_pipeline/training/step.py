@@ -4,6 +4,7 @@ Axes: B batch, F fields, D embedding dimension, P dense parameters.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedRows
 from ctr_pipeline.dataset.order import mix
 from ctr_pipeline.errors import TrainingError
+from ctr_pipeline.kernels.numbers import LARGEST_SCALED
 from ctr_pipeline.training.batches import Position
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.schedule import learning_rate_factor
@@ -95,7 +97,7 @@ class TrainingStep:
         if not math.isfinite(gradients.loss_sum):
             raise TrainingError(
                 f"the loss is {gradients.loss_sum} at step {step} (epoch {position.epoch + 1})",
-                remedy=_explain_loss(rows),
+                remedy=_explain_loss(rows.numbers_BN, self._compiled.number_names),
             )
         return StepGradients(
             step=step,
@@ -115,9 +117,15 @@ def clip_norm(gradient: Floats, bound: float | None) -> Floats:
     return gradient if norm <= bound else gradient * np.float32(bound / norm)
 
 
-def _explain_loss(rows: EncodedRows) -> str:
-    if not np.isfinite(rows.numbers_BN).all():
-        return "A dense input is not finite; add 'clip' or 'standardize' to its chain"
+def _explain_loss(numbers_BN: Floats, names: Sequence[str]) -> str:
+    largest_N = np.abs(numbers_BN).max(axis=0, initial=0.0)
+    if largest_N.size and not (largest := float(largest_N.max())) < LARGEST_SCALED:
+        place = int(largest_N.argmax())
+        name = f"'{names[place]}'" if place < len(names) else str(place)
+        return (
+            f"Most likely dense input {name} is too large, as it holds {largest:.3g}: add log, "
+            "clip or standardize to its `number`"
+        )
     return (
         "Most likely the learning rate is too high: lower train.optimizer.learning_rate or "
         "train.embeddings, or set train.gradient_clip_norm; --resume goes on from the last "

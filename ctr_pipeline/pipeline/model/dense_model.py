@@ -69,6 +69,7 @@ def compile_model(
         training_offset=0.0 if sampling is None else sampling.training_offset,
         sequence_pooling=plan_pooling(plan, apart=apart),
         use_xla=kind.use_xla,
+        number_names=[number.name for number in plan.numbers],
     )
 
 

@@ -30,6 +30,7 @@ from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.durable import os_errors_explained
 from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.features import FeatureSpec, expression_key
+from ctr_pipeline.kernels.numbers import LARGEST_SCALED
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.stages.columns import (
@@ -51,7 +52,7 @@ from ctr_pipeline.pipeline.stages.statistics_engines.protocol import PreparedRow
 from ctr_pipeline.pipeline.stages.time_drift import SplitCountsOf, times_read, with_time_drift
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, freeze_features
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
-from ctr_pipeline.preprocessing.fit import constant_inputs
+from ctr_pipeline.preprocessing.fit import ends_of_inputs
 from ctr_pipeline.preprocessing.text_ages import ages_of, close_ages, newest_time, open_ages
 from ctr_pipeline.preprocessing.unreadable import count_without_time, datetime_formats_of
 from ctr_pipeline.progress import Progress
@@ -345,7 +346,7 @@ def measure_columns(
         notes = _notes_of_unreadable(loaded, features, counts_of_train, found)
         if warm_start is None:
             _refuse_empty_vocabularies(loaded, columns, found)
-            notes += _notes_of_constants(features, found)
+            notes += _notes_of_inputs(features, found)
         for note in notes:
             progress.log(note)
         found = found.model_copy(update={"notes": (*found.notes, *notes)})
@@ -577,11 +578,11 @@ def _refuse_empty_vocabularies(
         raise ConfigError(problems)
 
 
-def _notes_of_constants(features: Sequence[FeatureSpec], statistics: Statistics) -> list[str]:
-    """Which columns tell the training rows apart in nothing, and so the model as well."""
+def _notes_of_inputs(features: Sequence[FeatureSpec], statistics: Statistics) -> list[str]:
+    """Columns of which the model makes nothing, as all training rows are alike, or too much."""
     columns = dict.fromkeys(part.column for spec in features for part in spec.parts)
     missing = [column for column in columns if statistics.column(column).is_missing]
-    constant = [column for column in constant_inputs(features, statistics) if column not in missing]
+    ends = ends_of_inputs(features, statistics)
     return [
         *(
             f"Column '{column}' is missing in all training rows, so the model makes nothing of it."
@@ -590,7 +591,14 @@ def _notes_of_constants(features: Sequence[FeatureSpec], statistics: Statistics)
         *(
             f"Column '{column}' gives the same number in all training rows, so the model makes "
             "nothing of what it holds in others."
-            for column in constant
+            for column, (low, high) in ends.items()
+            if low == high and column not in missing
+        ),
+        *(
+            f"Column '{column}' reaches {max(-low, high):.3g} as a dense input, and the loss may "
+            "explode: add log, clip or standardize to its `number`."
+            for column, (low, high) in ends.items()
+            if low != high and max(-low, high) > LARGEST_SCALED
         ),
     ]
 
