@@ -119,12 +119,12 @@ def clip_norm(gradient: Floats, bound: float | None) -> Floats:
 
 def _explain_loss(numbers_BN: Floats, names: Sequence[str]) -> str:
     largest_N = np.abs(numbers_BN).max(axis=0, initial=0.0)
-    if largest_N.size and not (largest := float(largest_N.max())) < LARGEST_SCALED:
+    if largest_N.size and not largest_N.max() < LARGEST_SCALED:
         place = int(largest_N.argmax())
         name = f"'{names[place]}'" if place < len(names) else str(place)
         return (
-            f"Most likely dense input {name} is too large, as it holds {largest:.3g}: add log, "
-            "clip or standardize to its `number`"
+            f"Most likely dense input {name} is too large, as it is above {LARGEST_SCALED:,.0f}: "
+            "add log, clip or standardize to its `number`"
         )
     return (
         "Most likely the learning rate is too high: lower train.optimizer.learning_rate or "

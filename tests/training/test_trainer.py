@@ -288,7 +288,7 @@ def test_loss_that_is_not_finite_names_the_step_and_the_input(make_rig, tmp_path
     rig = make_rig(rows=tmp_path / "rows", shuffle=False)
     with pytest.raises(TrainingError, match=r"the loss is \w+ at step 3 \(epoch 1\)") as error:
         rig.trainer.fit()
-    assert "dense input 1 is too large, as it holds inf" in error.value.remedy
+    assert "dense input 1 is too large" in error.value.remedy
 
 
 def test_diverging_training_blames_the_learning_rate(make_rig):

@@ -595,7 +595,7 @@ def _notes_of_inputs(features: Sequence[FeatureSpec], statistics: Statistics) ->
             if low == high and column not in missing
         ),
         *(
-            f"Column '{column}' reaches {max(-low, high):.3g} as a dense input, and the loss may "
+            f"Column '{column}' has dense inputs above {LARGEST_SCALED:,.0f}, and the loss may "
             "explode: add log, clip or standardize to its `number`."
             for column, (low, high) in ends.items()
             if low != high and max(-low, high) > LARGEST_SCALED
