@@ -340,9 +340,6 @@ ROW_MISTAKES = (
     Case("feature_missing", entry(columns="cty", id="vocabulary"), ("'cty'", "city")),
     Case("row_too_short", row(17, "1,5"), ("rows.csv", "19")),
     Case(
-        "feature_all_missing", lambda w: w.rows([f"{line[0]},,,u" for line in lines()]), ("price",)
-    ),
-    Case(
         "auto_finds_nothing",
         lambda w: (w.rows([f"{line[0]},1,a,u" for line in lines()]), w.config(features="auto")),
         ("features", "no column can serve"),

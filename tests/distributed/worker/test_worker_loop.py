@@ -410,6 +410,8 @@ def test_scores_without_a_file_are_only_counted(make_world):
 class BrokenModel:
     """Gradients that fail as a user's own code may."""
 
+    number_names = ()
+
     def __init__(self, compiled, failure):
         self.compiled, self.failure, self.calls = compiled, failure, 0
 
