@@ -11,7 +11,8 @@ from ctr_pipeline.config.explanations import lacks_column, nearest
 from ctr_pipeline.config.key_facts import default_at, keys_with
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
-from ctr_pipeline.config.models import ALL_COLUMNS, Config, RuntimeConfig
+from ctr_pipeline.config.models import Config, RuntimeConfig
+from ctr_pipeline.config.ranges import ALL_COLUMNS
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import cross_name
 from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind

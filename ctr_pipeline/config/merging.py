@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ctr_pipeline.config.models import ALL_COLUMNS, FeatureEntry
+from ctr_pipeline.config.models import FeatureEntry
+from ctr_pipeline.config.ranges import ALL_COLUMNS
 
 _IDENTITY = {"columns", "cross", "name"}
 

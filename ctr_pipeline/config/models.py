@@ -20,6 +20,7 @@ from pydantic import (
 from ctr_pipeline.config.key_facts import keys_set
 from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
+from ctr_pipeline.config.ranges import ALL_COLUMNS
 from ctr_pipeline.datetime_formats import check_format
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
@@ -465,8 +466,6 @@ class EmbeddingEntry(Section):
 
 _CROSS_NEEDS = "a cross needs id: {hash: {buckets: N}}, and nothing else in it"
 _SEQUENCE_NEEDS = "a sequence needs one id transform of texts: vocabulary or hash"
-ALL_COLUMNS = "*"
-"""As the columns of an entry: every column that the config does not keep out."""
 
 
 class FeatureEntry(Section):

@@ -1,6 +1,9 @@
-"""Ranges of column names: `I1..I13`, `f01..f12`, `price_1_usd..price_9_usd`."""
+"""Names of columns in a config: one, all, or a range such as `I1..I13` or `f01_usd..f12_usd`."""
 
 import re
+
+ALL_COLUMNS = "*"
+"""As the columns of an entry: every column that the config does not keep out."""
 
 MAX_RANGE = 100_000
 """More columns than any file has; a larger range is a slip of the hand."""
@@ -10,6 +13,14 @@ _DIGITS = re.compile(r"(\d+)")
 
 class RangeError(ValueError):
     """A range that names nothing."""
+
+
+def names_itself(name: str) -> bool:
+    """Whether a config that names a column so means it alone, and no range or all columns."""
+    try:
+        return name != ALL_COLUMNS and expand_range(name) == (name,)
+    except RangeError:
+        return False
 
 
 def expand_range(text: str) -> tuple[str, ...]:

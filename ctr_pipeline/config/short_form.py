@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctr_pipeline.config.key_paths import KeyPath, value_at
-from ctr_pipeline.config.models import ALL_COLUMNS
-from ctr_pipeline.config.ranges import RangeError, expand_range
+from ctr_pipeline.config.ranges import ALL_COLUMNS, RangeError, expand_range
 from ctr_pipeline.config.yaml_source import Place, Source
 from ctr_pipeline.specs.launchers import DEFAULT_MODE
 from ctr_pipeline.transforms import TRANSFORMS

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 
 _ALLOWED = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_OF_TENSORFLOW = frozenset({"self"})
+"""Parameters of the methods of TensorFlow that inputs are given to by name."""
 
 
 def choose_input_names(columns: Iterable[str]) -> dict[str, str]:
@@ -42,4 +44,5 @@ def choose_input_names(columns: Iterable[str]) -> dict[str, str]:
 
 
 def _is_allowed(name: str) -> bool:
-    return bool(_ALLOWED.fullmatch(name)) and not keyword.iskeyword(name)
+    is_word = keyword.iskeyword(name) or name in _OF_TENSORFLOW
+    return bool(_ALLOWED.fullmatch(name)) and not is_word

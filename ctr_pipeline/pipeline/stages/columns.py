@@ -1,5 +1,6 @@
 """Decides which columns are read and how, from the config and the head of the data."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from ctr_pipeline.analysis.whole_numbers import WholeNumbers
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.merging import MergedEntry, merge_entries
 from ctr_pipeline.config.models import Config, FeatureEntry
+from ctr_pipeline.config.ranges import names_itself
 from ctr_pipeline.dataset.inference import counts_rows, infer_sequence
 from ctr_pipeline.dataset.near_numbers import NearNumber
 from ctr_pipeline.errors import ConfigError, ConfigProblem
@@ -36,6 +38,7 @@ PASSING = "rows are divided by it, so no later value occurs in training"
 
 _ROWS_OF_SEQUENCES = 2000
 _MOST_LEFT_OUT = 5
+_INDEX_OF_PANDAS = re.compile(r"__index_level_\d+__|Unnamed: \d+")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -138,6 +141,8 @@ def _choose_column(
         inferred: The type of each column by the head of the data.
         is_read_as_text: Whether it is a time or a list there, which are read as text.
     """
+    if not merged.is_named and (reason := _reason_of_name(column)):
+        return _ColumnChoice(unfit_reason=reason)
     entry = merged.entry
     has_both_chains = {"number", "id"} <= merged.given.keys()
     is_list = entry.vector is not None or entry.sequence is not None
@@ -319,6 +324,15 @@ def _combine(
     return spec.model_copy(
         update={"reason": f"{given} as the config says; the rest decided: {decided.reason}"}
     )
+
+
+def _reason_of_name(column: str) -> str | None:
+    """Why a column of this name is no feature unless an entry names it; None if it may be one."""
+    if not names_itself(column):
+        return "a config that names it would mean other columns; give it another name"
+    if _INDEX_OF_PANDAS.fullmatch(column):
+        return "pandas calls the index of its rows so, and rows to score need not have it"
+    return None
 
 
 def _unfit_reason(
