@@ -3,8 +3,8 @@
 `iso` is a date `2024-03-31`, or a date and a time `2024-03-31T18:05`, with or without seconds, a
 fraction of them and an offset; a blank may stand for the `T`. `epoch_seconds`,
 `epoch_milliseconds`, `epoch_microseconds` and `epoch_nanoseconds` are whole numbers. Anything else
-is a pattern in terms of strptime, of which those of fixed width are known: %Y (4 digits), %m, %d,
-%H, %M, %S (2 digits each) and %%.
+is a pattern in terms of strptime, of which those of fixed width are known: %Y (4 digits), %y, %m,
+%d, %H, %M, %S (2 digits each) and %%. The years of %y are 1969 to 2068, as POSIX has them.
 
 A text without offset is in UTC. Fractions of a second are dropped. A leap second (:60), the hour 24
 and the year 0000 are no points in time.
@@ -17,8 +17,8 @@ from functools import cache
 
 ISO = "iso"
 TIME_FORMAT_HELP = (
-    "iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern of %Y, %m, "
-    "%d, %H, %M, %S."
+    "iso, epoch_seconds (or _milliseconds, _microseconds, _nanoseconds), or a pattern of %Y or %y, "
+    "%m, %d, %H, %M, %S."
 )
 EPOCH_DIVISORS = {
     "epoch_seconds": 1,
@@ -31,8 +31,10 @@ EPOCH_DIGITS = 19
 """The longest whole number that is read as a time; of those, up to 8 in front fit into int64."""
 
 COMPONENTS = ("year", "month", "day", "hour", "minute", "second")
-_WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
-_PLACES = {directive: place for place, directive in enumerate(_WIDTHS)}
+_WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "y": 2}
+_PLACES = {directive: place for place, directive in enumerate("YmdHMS")} | {"y": 0}
+FIRST_SHORT_YEAR = 69
+"""Shorter years, of two digits, are of the next century."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class FixedFormat:
 
     components: tuple[int, ...]
     literals: bytes
+
+    @property
+    def has_short_year(self) -> bool:
+        """Whether the year has two digits."""
+        return self.components.count(0) == _WIDTHS["y"]
 
     @property
     def regex(self) -> str:
@@ -82,16 +89,19 @@ def fixed_format(text: str) -> FixedFormat:
             literals += b"%"
         elif directive in _WIDTHS:
             if _PLACES[directive] in components:
-                raise ValueError(f"format '{text}' has %{directive} twice")
+                named = COMPONENTS[_PLACES[directive]]
+                raise ValueError(f"format '{text}' has the {named} twice")
             components += [_PLACES[directive]] * _WIDTHS[directive]
             literals += b"0" * _WIDTHS[directive]
         else:
             raise ValueError(
-                f"format '{text}' has %{directive}, and only %Y, %m, %d, %H, %M, %S and %% are "
-                f"known; formats by name are {FORMAT_NAMES}"
+                f"format '{text}' has %{directive}, and only %Y, %y, %m, %d, %H, %M, %S and %% "
+                f"are known; formats by name are {FORMAT_NAMES}"
             )
     if not {0, 1, 2} <= set(components):
-        raise ValueError(f"format '{text}' needs %Y, %m and %d, or is to be one of {FORMAT_NAMES}")
+        raise ValueError(
+            f"format '{text}' needs %Y or %y, %m and %d, or is to be one of {FORMAT_NAMES}"
+        )
     return FixedFormat(tuple(components), bytes(literals))
 
 

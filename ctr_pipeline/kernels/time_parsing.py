@@ -8,7 +8,13 @@ Points in time are whole seconds since 1970-01-01T00:00 UTC, int64, from the yea
 import numpy as np
 from numba import njit
 
-from ctr_pipeline.datetime_formats import EPOCH_DIGITS, EPOCH_DIVISORS, ISO, fixed_format
+from ctr_pipeline.datetime_formats import (
+    EPOCH_DIGITS,
+    EPOCH_DIVISORS,
+    FIRST_SHORT_YEAR,
+    ISO,
+    fixed_format,
+)
 from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.kernels.text_buffers import TextBuffers, is_null
 
@@ -32,7 +38,7 @@ def parse_seconds(text: TextBuffers, format: str) -> np.ndarray:
         fixed = fixed_format(format)
         components = np.array(fixed.components, np.int64)
         literals = np.frombuffer(fixed.literals, np.uint8)
-        _parse_fixed(text, components, literals, seconds)
+        _parse_fixed(text, components, literals, fixed.has_short_year, seconds)
     return seconds
 
 
@@ -158,7 +164,11 @@ def _digits_of_epoch(data: np.ndarray, first: int, end: int) -> int:
 
 @kernel
 def _parse_fixed(
-    text: TextBuffers, components: np.ndarray, literals: np.ndarray, seconds: np.ndarray
+    text: TextBuffers,
+    components: np.ndarray,
+    literals: np.ndarray,
+    has_short_year: bool,
+    seconds: np.ndarray,
 ) -> None:
     numbers = np.zeros(6, np.int64)
     for n in range(len(seconds)):
@@ -176,6 +186,8 @@ def _parse_fixed(
                 digit = int(byte) - 48
                 is_good = is_good and 0 <= digit <= 9
                 numbers[component] = 10 * numbers[component] + digit
+        if has_short_year:
+            numbers[0] += 1900 if numbers[0] >= FIRST_SHORT_YEAR else 2000
         if is_good and numbers[3] <= 23 and numbers[4] <= 59 and numbers[5] <= 59:
             second = 3600 * numbers[3] + 60 * numbers[4] + numbers[5]
             seconds[n] = _seconds_of(numbers[0], numbers[1], numbers[2], second)

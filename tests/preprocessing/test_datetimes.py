@@ -30,6 +30,7 @@ FORMATS = (
     "epoch_nanoseconds",
     "%d.%m.%Y",
     "%Y%m%d%H%M%S",
+    "%y%m%d%H",
     "%%%H:%M %Y-%m-%d",
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -206,9 +207,9 @@ def test_integers_and_missing_texts():
 @pytest.mark.parametrize(
     ("format", "message"),
     [
-        ("%d.%m", "needs %Y, %m and %d"),
+        ("%d.%m", "needs %Y or %y, %m and %d"),
         ("%Y-%m-%d %I", "has %I"),
-        ("%Y-%m-%d %Y", "%Y twice"),
+        ("%Y-%m-%d %y", "the year twice"),
         ("%Y-%m-%d %", "has %,"),
         ("%Y年%m%d", "only ASCII"),
         ("", "needs %Y"),

@@ -11,6 +11,7 @@ import tensorflow as tf
 from ctr_pipeline.datetime_formats import (
     EPOCH_DIGITS,
     EPOCH_DIVISORS,
+    FIRST_SHORT_YEAR,
     ISO,
     check_format,
     fixed_format,
@@ -200,7 +201,10 @@ def _fixed_seconds(text: tf.Tensor, format: str) -> tf.Tensor:
         start, width = fixed.components.index(component), fixed.components.count(component)
         return tf.strings.to_number(tf.strings.substr(good, start, width), tf.int64)
 
-    seconds = _civil_seconds([number(n) for n in range(3)], number(3), number(4), number(5))
+    year = number(0)
+    if fixed.has_short_year:
+        year += tf.where(year >= FIRST_SHORT_YEAR, tf.constant(1900, tf.int64), 2000)
+    seconds = _civil_seconds([year, number(1), number(2)], number(3), number(4), number(5))
     return tf.where(is_good, seconds, tf.constant(NO_TIME, tf.int64))
 
 
