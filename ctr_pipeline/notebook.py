@@ -197,6 +197,8 @@ class LoadedRun:
         from ctr_pipeline.dataset.columns import plan_columns
         from ctr_pipeline.pipeline.model.trained_model import score_table
 
+        if not len(rows):
+            return np.empty(0, np.float32)
         plan, config = self._model.plan, self.config
         reading = plan_columns(
             config.data,

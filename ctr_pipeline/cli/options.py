@@ -142,13 +142,38 @@ MemberIndex = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _address(text: str | None) -> str | None:
+    """The option as it is, if it is a host and a port."""
+    host, _, port = (text or "host:0").rpartition(":")
+    if host and port.isdecimal() and int(port) < 1 << 16:
+        return text
+    wanted = text if port.isdecimal() and not host else 7000
+    raise typer.BadParameter(f"'{text}' is no HOST:PORT: write one such as 127.0.0.1:{wanted}")
+
+
 Bind = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 takes a free port.")
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        callback=_address,
+        help="Address to listen on; port 0 takes a free port.",
+    ),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        callback=_address,
+        help="Address for other members, if it differs from --bind (containers, proxies).",
+    ),
 ]
 MasterAddress = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
+        callback=_address,
         help="Address of the master. Default: as announced in the run folder.",
         show_default=False,
     ),

@@ -1,11 +1,8 @@
 """`ctrpipe ps`: a parameter server of a job, as a process of its own."""
 
-from typing import Annotated
-
-import typer
-
 from ctr_pipeline.cli.command import Panel, command
 from ctr_pipeline.cli.options import (
+    Advertise,
     Bind,
     Incarnation,
     MasterAddress,
@@ -25,13 +22,7 @@ def ps(
     overrides: Overrides = None,
     *,
     bind: Bind = "127.0.0.1:0",
-    advertise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Address for other members, if it differs from --bind (containers, proxies).",
-        ),
-    ] = None,
+    advertise: Advertise = None,
     master: MasterAddress = None,
     wait_seconds: WaitForMaster = 60,
     incarnation: Incarnation = None,

@@ -65,6 +65,8 @@ class TestUsageErrors:
             (["sample", "criteo", "--rows", "1"], "--rows"),
             (["run", "c.yaml", "extra"], "extra"),
             (["run", "c.yaml", "--set"], "--set"),
+            (["master", "--config", "c.yaml", "--bind", "7123"], "such as 127.0.0.1:7123"),
+            (["ps", "-c", "c.yaml", "--index", "0", "--master", "h:p"], "'h:p' is no HOST:PORT"),
         ],
     )
     def test_exit_1_with_a_hint(self, capsys, arguments, message):

@@ -23,7 +23,7 @@ CONFIG_MISTAKES = (
     Case(
         "format_of_names",
         entry(columns="city", id={"datetime": {"parts": ["hour"], "format": "%d %b %Y"}}),
-        ("features[0].id", "has %b", "%Y, %m, %d"),
+        ("features[0].id", "has %b", "%Y, %y, %m, %d"),
     ),
     Case(
         "part_unknown",

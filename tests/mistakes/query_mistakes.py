@@ -40,6 +40,11 @@ def _named_as_file(world: World) -> None:
     world.config(data__train="shop.duckdb")
 
 
+def _without_tables(world: World) -> None:
+    duckdb.connect(str(world.folder / "shop.duckdb")).close()
+    world.config(data__train="shop.duckdb")
+
+
 def _sqlite(world: World) -> None:
     with closing(sqlite3.connect(world.folder / "shop.db")) as database:
         database.execute("CREATE TABLE clicks (click INT)")
@@ -167,6 +172,7 @@ ROW_MISTAKES = (
         ("shop.duckdb", "is a DuckDB database", 'FROM "shop.duckdb".clicks'),
         CHECK,
     ),
+    Case("duckdb_of_no_tables", _without_tables, ("shop.duckdb", "without tables"), CHECK),
     Case("sqlite_file", _sqlite, ("shop.db", "is an SQLite database", "-csv"), CHECK),
     Case("duckdb_label", _damaged_label, ("data.query", "label not 0 or 1: '2'")),
     Case("query_attached_file_damaged", _database, ("data.query",), CHECK),

@@ -593,6 +593,7 @@ def test_loaded_run_predicts_a_dataframe(reopened, frame, predictions):
     assert found.index.equals(rows.index)
     assert found.to_numpy() == pytest.approx(predictions["probability"].to_numpy(), abs=1e-6)
     assert reopened.predict(rows[:0]).empty
+    assert reopened.predict([]).empty
     assert reopened.config.name == "clicks"
 
 

@@ -65,11 +65,7 @@ class QueryFormat(SourceFormat):
                 f"sqlite3 -header -csv {file} 'SELECT * FROM clicks' > clicks.csv",
             )
         if first_bytes[8:12] == _DUCKDB_MAGIC and first_bytes[16:20] == bytes(4):
-            raise DataError(
-                "is a DuckDB database, and which of its tables is meant is not said",
-                place=str(file),
-                remedy=f'Write data.query: SELECT * FROM "{file}".clicks ORDER BY rowid',
-            )
+            raise _which_table(file)
         return False
 
     def inspect(
@@ -142,3 +138,19 @@ class QueryFormat(SourceFormat):
         return read_typed_tables(
             source, progress, lambda rows: rows.batches(list(rows.column_names))
         )
+
+
+def _which_table(file: DataFile) -> DataError:
+    """The error for a DuckDB database of which no table is named."""
+    from ctr_pipeline.dataset.formats.query.reading import tables_of
+
+    tables = tables_of(file) if isinstance(file, Path) else ["clicks"]
+    if not tables:
+        return DataError(
+            "is a DuckDB database without tables", place=str(file), remedy="Write the rows into it"
+        )
+    return DataError(
+        f"is a DuckDB database, and which of its tables is meant is not said: {', '.join(tables)}",
+        place=str(file),
+        remedy=f'Write data.query: SELECT * FROM "{file}".{tables[0]} ORDER BY rowid',
+    )

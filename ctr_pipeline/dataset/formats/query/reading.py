@@ -31,6 +31,32 @@ _MEMORY_SHARE = 0.25
 _BATCH_ROWS = 32_768
 
 
+def tables_of(file: Path) -> list[str]:
+    """Names of the tables and views of a DuckDB database, quoted where SQL wants it.
+
+    Raises:
+        DataError: It cannot be opened.
+    """
+    try:
+        with duckdb.connect(str(file), read_only=True) as connection:
+            found = connection.execute(
+                "SELECT table_schema, table_name FROM information_schema.tables ORDER BY ALL"
+            ).fetchall()
+    except duckdb.Error as error:
+        raise DataError(
+            f"is a DuckDB database that cannot be opened ({error})",
+            place=str(file),
+            remedy="Close what writes it, or write it again with this version of DuckDB",
+        ) from error
+    return [
+        exp.Table(
+            this=exp.to_identifier(name),
+            db=None if schema == "main" else exp.to_identifier(schema),
+        ).sql("duckdb")
+        for schema, name in found
+    ]
+
+
 @dataclass(frozen=True)
 class SelectedRows(ABC):
     """The rows of a SELECT.
