@@ -38,7 +38,8 @@ def parse_seconds(text: TextBuffers, format: str) -> np.ndarray:
         fixed = fixed_format(format)
         components = np.array(fixed.components, np.int64)
         literals = np.frombuffer(fixed.literals, np.uint8)
-        _parse_fixed(text, components, literals, fixed.has_short_year, seconds)
+        first_short_year = FIRST_SHORT_YEAR if fixed.has_short_year else 0
+        _parse_fixed(text, components, literals, first_short_year, seconds)
     return seconds
 
 
@@ -167,7 +168,7 @@ def _parse_fixed(
     text: TextBuffers,
     components: np.ndarray,
     literals: np.ndarray,
-    has_short_year: bool,
+    first_short_year: int,
     seconds: np.ndarray,
 ) -> None:
     numbers = np.zeros(6, np.int64)
@@ -186,8 +187,8 @@ def _parse_fixed(
                 digit = int(byte) - 48
                 is_good = is_good and 0 <= digit <= 9
                 numbers[component] = 10 * numbers[component] + digit
-        if has_short_year:
-            numbers[0] += 1900 if numbers[0] >= FIRST_SHORT_YEAR else 2000
+        if first_short_year:
+            numbers[0] += 1900 if numbers[0] >= first_short_year else 2000
         if is_good and numbers[3] <= 23 and numbers[4] <= 59 and numbers[5] <= 59:
             second = 3600 * numbers[3] + 60 * numbers[4] + numbers[5]
             seconds[n] = _seconds_of(numbers[0], numbers[1], numbers[2], second)
