@@ -33,6 +33,7 @@ from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.section import (
     IS_PATH,
     MAY_CHANGE,
+    MAY_CHANGE_FROM_STEP_ON,
     NO_MODEL,
     OF_FILES,
     SERVERS_ONLY,
@@ -730,28 +731,6 @@ class EarlyStopping(Section):
     )
 
 
-class LearningRateSchedule(Section):
-    """Factor on every learning rate as training goes on."""
-
-    name: Literal["constant", "cosine", "exponential"] = Field(
-        default="constant", description="Shape of the schedule after the warm-up."
-    )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up from 0.")
-    decay_steps: int | None = Field(
-        default=None, ge=1, description="cosine: steps to the floor; exponential: steps per decay."
-    )
-    decay_rate: float = Field(
-        default=0.96, gt=0, le=1, description="exponential: factor per decay."
-    )
-    floor: float = Field(default=0.0, ge=0, le=1, description="Smallest factor.")
-
-    @model_validator(mode="after")
-    def _has_length(self) -> "LearningRateSchedule":
-        if self.name != "constant" and self.decay_steps is None:
-            raise ValueError(f"{self.name} needs decay_steps")
-        return self
-
-
 class EarlierRun(Section):
     """A finished run whose parameters, transforms and vocabularies a new one begins with."""
 
@@ -772,10 +751,7 @@ class TrainConfig(TrainingCourse):
     embeddings: EmbeddingTraining = Field(
         default=EmbeddingTraining(), description="Training of embedding rows."
     )
-    learning_rate_schedule: LearningRateSchedule = Field(
-        default=LearningRateSchedule(), description="Factor on every learning rate over time."
-    )
-    scale_learning_rate: LearningRateScaling = Field(
+    scale_learning_rate: Annotated[LearningRateScaling, MAY_CHANGE_FROM_STEP_ON] = Field(
         default="none",
         description="With runtime.strategy: allreduce, the factor on every learning rate in a step "
         "of N batches: none: 1; linear: N; sqrt: the square root of N. Otherwise a step is of one.",
@@ -785,9 +761,6 @@ class TrainConfig(TrainingCourse):
         description="With runtime.strategy: allreduce, the rows of a step. growing: "
         "train.batch_size times the workers that are there; fixed: times runtime.workers.max, "
         "whoever is there.",
-    )
-    gradient_clip_norm: float | None = Field(
-        default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."
     )
     early_stopping: Annotated[EarlyStopping | None, MAY_CHANGE] = Field(
         default=EarlyStopping(), description="When to stop early; null: never."

@@ -7,6 +7,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.sessions import ChangedKey
 from ctr_pipeline.pipeline.timing import StageTimes
 from ctr_pipeline.progress import Progress
 
@@ -22,6 +23,7 @@ class RunContext:
         times: Clock of the stages.
         resume: Go on from what an earlier, interrupted run of this folder reached.
         profile: Measure where the time of training goes, log it, and keep it for the report.
+        changes: What a resumed training does otherwise than before, once that is known.
     """
 
     loaded: LoadedConfig
@@ -30,6 +32,7 @@ class RunContext:
     times: StageTimes = field(default_factory=StageTimes)
     resume: bool = False
     profile: bool = False
+    changes: list[ChangedKey] = field(default_factory=list)
 
     @classmethod
     def create(

@@ -15,7 +15,6 @@ from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.resources import bound_libraries, refuse_huge_layers
 from ctr_pipeline.pipeline.results import RunResult
 from ctr_pipeline.pipeline.sessions import (
-    RunSession,
     SessionLog,
     load_sessions,
     total_seconds,
@@ -88,16 +87,14 @@ def run_pipeline(
         Interrupted: By Ctrl-C or SIGTERM; `resume` goes on.
     """
     context = RunContext.create(loaded, progress, seconds_before, resume=resume, profile=profile)
-    with _opened_session(context, command="run", overwrite=overwrite) as sessions:
+    with _opened_session(context, command="run", overwrite=overwrite):
         prepared = _prepare_to_train(context, by_members=context.config.runtime.has_members)
         if context.config.runtime.has_members:
             return prepared.result(context, _run_job(context, prepared, finishes=True))
         with _trained_model(context, prepared) as model:
             from ctr_pipeline.pipeline.stages.finish import run_finish
 
-            metrics = run_finish(
-                context, prepared.analysis, prepared.encoding.folders, model, sessions
-            )
+            metrics = run_finish(context, prepared.analysis, prepared.encoding.folders, model)
             return prepared.result(context, metrics)
 
 
@@ -176,19 +173,14 @@ def export_model(loaded: LoadedConfig, *, progress: Progress) -> RunResult:
 
         with ExitStack() as stack:
             model = open_trained(loaded, run, context.progress, on_disk=stack)
-            sessions = load_sessions(run.sessions)
-            context.times.earlier = total_seconds(sessions)
+            context.times.earlier = total_seconds(load_sessions(run.sessions))
             prepared = prepare_as_trained(context, model.plan, model.state)
-            metrics = run_finish(
-                context, prepared.analysis, prepared.encoding.folders, model, sessions
-            )
+            metrics = run_finish(context, prepared.analysis, prepared.encoding.folders, model)
             return prepared.result(context, metrics)
 
 
 @contextmanager
-def _opened_session(
-    context: RunContext, *, command: str, overwrite: bool
-) -> Iterator[tuple[RunSession, ...]]:
+def _opened_session(context: RunContext, *, command: str, overwrite: bool) -> Iterator[None]:
     """Locks and claims the run folder, opens its log and its sessions, and handles signals."""
     loaded, run, times = context.loaded, context.run, context.times
     times.reach("command and config")
@@ -203,10 +195,15 @@ def _opened_session(
     ):
         run.claim(loaded, resume=context.resume, overwrite=overwrite)
         with SessionLog(
-            run.sessions, times, command=command, resumes=context.resume, trouble=run.trouble
-        ) as sessions:
+            run.sessions,
+            times,
+            command=command,
+            resumes=context.resume,
+            trouble=run.trouble,
+            changes=context.changes,
+        ):
             check_precision(loaded, context.progress)
-            yield sessions
+            yield
 
 
 def _start_tensorflow(context: RunContext) -> None:

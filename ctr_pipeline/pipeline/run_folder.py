@@ -31,7 +31,7 @@ from ctr_pipeline.embeddings.cut_storage import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError, StorageError
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stored_run import CHECKPOINTS, StoredRun
-from ctr_pipeline.specs.section import IsPath, MayChange, OfFiles
+from ctr_pipeline.specs.section import IsPath, MayChange, NotSearched, OfFiles
 from ctr_pipeline.storage.opening import address_of, open_storage
 from ctr_pipeline.storage.protocol import Storage
 
@@ -39,11 +39,19 @@ _LOGGER = logging.getLogger(__name__)
 _LEFT_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 _MAX_OWNER_BYTES = 1024
-_IGNORED_ON_RESUME = keys_with(Config, MayChange).keys()
+_OF_FILES = keys_with(Config, OfFiles).keys()
+_MAY_CHANGE = keys_with(Config, MayChange)
 """Keys that may change between the start of a run and its resumption."""
 
-_NOT_OF_MODEL = _IGNORED_ON_RESUME | keys_with(Config, OfFiles).keys()
-"""Keys that no trained model depends on: other rows may be read by others."""
+_NOT_OF_RESULTS = {key for key, mark in _MAY_CHANGE.items() if not mark.from_step_on}
+"""Keys that what has been trained to its end does not depend on."""
+
+_COURSE = {
+    key
+    for key in _MAY_CHANGE.keys() - keys_with(Config, NotSearched).keys()
+    if key.startswith("train.")
+}
+"""Keys that may change and that the steps, or their number, follow."""
 
 _PATH_KEYS = keys_with(Config, IsPath).keys()
 
@@ -475,9 +483,19 @@ class RunFolder:
             return
         if resume:
             remedy = "Set the keys back, or give --overwrite to start anew"
-            self.require_same_model(loaded, "cannot be resumed", remedy)
+            _require_same(
+                differing_keys(self.kept_config(), loaded.config, resumes=True),
+                "cannot be resumed",
+                place=self.place,
+                remedy=remedy,
+            )
             if is_stored:
-                self._require_stored_model(loaded, "cannot be resumed", remedy)
+                _require_same(
+                    differing_keys(self._stored_config(), loaded.config, resumes=True),
+                    "cannot be resumed",
+                    place=f"{self.checkpoints_at}/{RESOLVED_CONFIG}",
+                    remedy=remedy,
+                )
             return
         if is_stored and not self._has_results():
             raise RunFolderError(
@@ -486,10 +504,12 @@ class RunFolder:
                 remedy="Give --resume to go on with it, --overwrite to replace it, or choose "
                 "another 'runtime.checkpoints'",
             )
+        can_resume = not differing_keys(self.kept_config(), loaded.config, resumes=True)
         self.require_same_model(
             loaded,
             "holds results of another config",
-            "Choose another 'output', set the keys back, or give --overwrite to replace them",
+            "Choose another 'output', set the keys back, or give --overwrite to replace them"
+            + (", or --resume to train on with the new values" if can_resume else ""),
         )
         raise RunFolderError(
             "holds the results of an earlier run",
@@ -513,22 +533,34 @@ class RunFolder:
         Raises:
             RunFolderError: Keys that the model depends on differ from those of the run.
         """
+        different = differing_keys(self.kept_config(), loaded.config, for_new_rows=for_new_rows)
+        _require_same(different, what, place=self.place, remedy=remedy)
+
+    def kept_config(self) -> Config | None:
+        """The config of the results in the folder; None: it has none.
+
+        Raises:
+            RunFolderError: It cannot be read.
+        """
         if not self.config.exists():
-            return
+            return None
         try:
-            earlier = load_config(self.config).config
+            return load_config(self.config).config
         except CtrPipelineError as error:
             raise RunFolderError(
                 "holds results, but its config cannot be read",
                 place=str(self.config),
                 remedy="Choose another 'output', or give --overwrite",
             ) from error
-        _require_same(
-            differing_keys(earlier, loaded.config, for_new_rows=for_new_rows),
-            what,
-            place=self.place,
-            remedy=remedy,
-        )
+
+    def earlier_config(self) -> Config | None:
+        """The config that the checkpoints are of; None: there are none.
+
+        Raises:
+            CtrPipelineError: It cannot be read.
+        """
+        found = self.kept_config()
+        return self._stored_config() if found is None and self._has_stored() else found
 
     def _has_stored(self) -> bool:
         """Whether checkpoints lie at an address.
@@ -547,20 +579,20 @@ class RunFolder:
             )
         return bool(found)
 
-    def _require_stored_model(self, loaded: LoadedConfig, what: str, remedy: str) -> None:
-        """As `require_same_model`, of the config beside the checkpoints at an address."""
-        place = f"{self.checkpoints_at}/{RESOLVED_CONFIG}"
+    def _stored_config(self) -> Config:
+        """The config beside the checkpoints at an address."""
         text = self.checkpoint_storage.read(RESOLVED_CONFIG)
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder, RESOLVED_CONFIG)
             copy.write_bytes(text)
             try:
-                earlier = load_config(copy).config
+                return load_config(copy).config
             except CtrPipelineError as error:
                 raise StorageError(
-                    "the config of the checkpoints cannot be read", place=place, remedy=remedy
+                    "the config of the checkpoints cannot be read",
+                    place=f"{self.checkpoints_at}/{RESOLVED_CONFIG}",
+                    remedy="Give --overwrite to start anew",
                 ) from error
-        _require_same(differing_keys(earlier, loaded.config), what, place=place, remedy=remedy)
 
     def keep_config(self, loaded: LoadedConfig, features: Path | None = None) -> None:
         """Writes the config with all defaults; from now on the folder is this config's.
@@ -683,16 +715,39 @@ def _without_ignored(values: Any, key: str) -> Any:
     return {
         name: _without_ignored(value, paths[name])
         for name, value in values.items()
-        if paths[name] not in _NOT_OF_MODEL
+        if paths[name] not in _MAY_CHANGE and paths[name] not in _OF_FILES
     }
 
 
-def differing_keys(earlier: Config, later: Config, *, for_new_rows: bool = False) -> list[str]:
-    """Dotted keys whose values differ and that a trained model, or its rows, depend on."""
-    different: list[str] = []
-    ignored = _NOT_OF_MODEL if for_new_rows else _IGNORED_ON_RESUME
-    _compare(earlier.model_dump(mode="json"), later.model_dump(mode="json"), "", different, ignored)
-    return different
+def differing_keys(
+    earlier: Config | None, later: Config, *, for_new_rows: bool = False, resumes: bool = False
+) -> list[str]:
+    """Dotted keys whose values differ and that a trained model, or its rows, depend on.
+
+    Args:
+        earlier: The config that it was trained with; None: there is none, and nothing differs.
+        later: The other one.
+        for_new_rows: Its rows are others, which may be read in another way.
+        resumes: Training goes on, and its next steps may be others than the ones before.
+    """
+    ignored = _MAY_CHANGE.keys() if resumes else _NOT_OF_RESULTS
+    return [
+        key
+        for key, *_ in _compare(earlier, later, ignored | (_OF_FILES if for_new_rows else set()))
+    ]
+
+
+def changed_course(earlier: Config | None, later: Config) -> dict[str, tuple[Any, Any]]:
+    """Keys of `train` that may change on resumption and that change what is trained.
+
+    Returns:
+        The earlier value and the later one, by dotted key.
+    """
+    return {
+        key: (before, after)
+        for key, before, after in _compare(earlier, later, ())
+        if any(key == one or key.startswith(f"{one}.") for one in _COURSE)
+    }
 
 
 def _require_same(different: Sequence[str], what: str, *, place: str, remedy: str) -> None:
@@ -704,18 +759,23 @@ def _require_same(different: Sequence[str], what: str, *, place: str, remedy: st
 
 
 def _compare(
-    earlier: Any, later: Any, key: str, different: list[str], ignored: Collection[str]
-) -> None:
+    earlier: Config | None, later: Config, ignored: Collection[str]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys that differ, each with both values."""
+    if earlier is not None:
+        yield from _differences(
+            earlier.model_dump(mode="json"), later.model_dump(mode="json"), "", ignored
+        )
+
+
+def _differences(
+    earlier: Any, later: Any, key: str, ignored: Collection[str]
+) -> Iterator[tuple[str, Any, Any]]:
     if key in ignored or earlier == later or (key in _PATH_KEYS and same_paths(earlier, later)):
         return
-    if isinstance(earlier, dict) and isinstance(later, dict):
-        for name in earlier | later:
-            _compare(
-                earlier.get(name),
-                later.get(name),
-                f"{key}.{name}" if key else name,
-                different,
-                ignored,
-            )
+    if not (isinstance(earlier, dict) and isinstance(later, dict)):
+        yield key, earlier, later
         return
-    different.append(key)
+    for name in earlier | later:
+        inner = f"{key}.{name}" if key else name
+        yield from _differences(earlier.get(name), later.get(name), inner, ignored)

@@ -10,10 +10,11 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -31,6 +32,32 @@ _SILENT_AFTER = timedelta(seconds=4 * _SECONDS_BETWEEN)
 FINISHED = "finished"
 STOPPED = "stopped"
 FAILED = "failed"
+
+
+class ChangedKey(BaseModel):
+    """A key that the config of a resumed training sets to another value.
+
+    Attributes:
+        key: Dotted.
+        before: Its value until then, as JSON.
+        after: Its value from then on.
+        step: Steps trained before.
+        model: Of an ensemble, the model with these steps, counted from 1.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    key: str
+    before: Any
+    after: Any
+    step: int
+    model: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What it is, from when, and what it was."""
+        after, before = (json.dumps(value) for value in (self.after, self.before))
+        of_model = "" if self.model is None else f" of model {self.model}"
+        return f"From step {self.step + 1:,}{of_model} on, {self.key} is {after} ({before} before)"
 
 
 class RunSession(BaseModel):
@@ -51,6 +78,7 @@ class RunSession(BaseModel):
             was killed.
         reason: Why it stopped or failed, as a sentence; else empty.
         trouble: Why what it did last is not where the run is kept; else empty.
+        changes: What it trained otherwise than the sessions before.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,6 +95,7 @@ class RunSession(BaseModel):
     ended: str | None = None
     reason: str = ""
     trouble: str = ""
+    changes: tuple[ChangedKey, ...] = ()
 
 
 _SESSIONS = TypeAdapter(tuple[RunSession, ...])
@@ -127,6 +156,7 @@ class SessionLog:
         resumes: Whether the command resumes the run; else earlier sessions are dropped with the
             run that this one replaces.
         trouble: Returns what `RunSession.trouble` is now.
+        changes: As in `RunSession`; more may come.
         clock: Returns the current time.
     """
 
@@ -138,12 +168,14 @@ class SessionLog:
         command: str,
         resumes: bool,
         trouble: Callable[[], str] = lambda: "",
+        changes: Iterable[ChangedKey] = (),
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._path = path
         self._times = times
         self._command = command
         self._trouble = trouble
+        self._changes = changes
         self._clock = clock
         self._earlier = load_sessions(path) if resumes else ()
         self._started = clock()
@@ -152,13 +184,11 @@ class SessionLog:
         self._over = threading.Event()
         times.earlier = total_seconds(self._earlier)
 
-    def __enter__(self) -> tuple[RunSession, ...]:
-        """Begins a session; returns all sessions of the run, this one last."""
+    def __enter__(self) -> None:
         self._write(None, "")
         self._times.on_stage = self._write_stage
         self._writer = threading.Thread(target=self._repeat, name="session-log", daemon=True)
         self._writer.start()
-        return (*self._earlier, self._session(None, ""))
 
     def __exit__(
         self,
@@ -192,6 +222,7 @@ class SessionLog:
             ended=ended,
             reason=reason,
             trouble=self._trouble(),
+            changes=tuple(self._changes),
         )
 
     def _write(self, ended: str | None, reason: str) -> None:

@@ -5,13 +5,42 @@ A new one is its field here, and its use.
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ctr_pipeline.specs.section import MAY_CHANGE, NO_MODEL, SERVERS_ONLY, NotSearched, Section
+from ctr_pipeline.specs.section import (
+    MAY_CHANGE,
+    MAY_CHANGE_FROM_STEP_ON,
+    NO_MODEL,
+    SERVERS_ONLY,
+    NotSearched,
+    Section,
+)
+
+
+class LearningRateSchedule(Section):
+    """Factor on every learning rate as training goes on."""
+
+    name: Literal["constant", "cosine", "exponential"] = Field(
+        default="constant", description="Shape of the schedule after the warm-up."
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up from 0.")
+    decay_steps: int | None = Field(
+        default=None, ge=1, description="cosine: steps to the floor; exponential: steps per decay."
+    )
+    decay_rate: float = Field(
+        default=0.96, gt=0, le=1, description="exponential: factor per decay."
+    )
+    floor: float = Field(default=0.0, ge=0, le=1, description="Smallest factor.")
+
+    @model_validator(mode="after")
+    def _has_length(self) -> "LearningRateSchedule":
+        if self.name != "constant" and self.decay_steps is None:
+            raise ValueError(f"{self.name} needs decay_steps")
+        return self
 
 
 class TrainingCourse(Section):
-    """In what order and for how long a model is trained, and when it is kept: keys of `train`."""
+    """In what steps and for how long a model is trained, and when it is kept: keys of `train`."""
 
     epochs: Annotated[int, MAY_CHANGE] = Field(
         default=20, ge=1, description="Largest number of passes over the training rows."
@@ -23,6 +52,12 @@ class TrainingCourse(Section):
         default=0, ge=0, lt=2**63, description="Seed of row order, dropout and initial values."
     )
     shuffle: bool = Field(default=True, description="Shuffle the rows anew in every epoch.")
+    learning_rate_schedule: Annotated[LearningRateSchedule, MAY_CHANGE_FROM_STEP_ON] = Field(
+        default=LearningRateSchedule(), description="Factor on every learning rate over time."
+    )
+    gradient_clip_norm: Annotated[float | None, MAY_CHANGE_FROM_STEP_ON] = Field(
+        default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."
+    )
     checkpoint_seconds: Annotated[float, MAY_CHANGE, NO_MODEL] = Field(
         default=30.0,
         gt=0,

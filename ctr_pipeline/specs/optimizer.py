@@ -1,10 +1,10 @@
 """An update rule with its constants."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ctr_pipeline.specs.section import Section
+from ctr_pipeline.specs.section import MAY_CHANGE_FROM_STEP_ON, Section
 
 OptimizerName = Literal[
     "sgd",
@@ -23,7 +23,9 @@ class OptimizerSpec(Section):
     """An update rule with its constants; each rule uses the constants it knows."""
 
     name: OptimizerName = Field(description="Update rule.")
-    learning_rate: float = Field(gt=0, description="Learning rate.")
+    learning_rate: Annotated[float, MAY_CHANGE_FROM_STEP_ON] = Field(
+        gt=0, description="Learning rate."
+    )
     beta_1: float = Field(
         default=0.9, ge=0, lt=1, description="Adam, AMSGrad: decay of the first moment."
     )

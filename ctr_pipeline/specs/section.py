@@ -25,7 +25,14 @@ class NotSearched:
 
 @dataclass(frozen=True)
 class MayChange:
-    """The key may change between the start of a run and its resumption: no model rests on it."""
+    """The key may change between the start of a run and its resumption.
+
+    Attributes:
+        from_step_on: The steps that are trained from then on follow it; those that were trained
+            rest on what it was. So what has been trained to its end is of the earlier value.
+    """
+
+    from_step_on: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class LayerWidths:
 
 
 MAY_CHANGE = MayChange()
+MAY_CHANGE_FROM_STEP_ON = MayChange(from_step_on=True)
 OF_FILES = OfFiles()
 IS_PATH = IsPath()
 SERVERS_ONLY = ServersOnly()

@@ -2,7 +2,7 @@
 
 import math
 
-from ctr_pipeline.config.models import LearningRateSchedule
+from ctr_pipeline.specs.course import LearningRateSchedule
 
 
 def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedRows
 from ctr_pipeline.dataset.order import mix
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.kernels.numbers import LARGEST_SCALED
+from ctr_pipeline.specs.course import TrainingCourse
 from ctr_pipeline.training.batches import Position
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.schedule import learning_rate_factor
@@ -47,17 +47,17 @@ class TrainingStep:
     """Computes steps as a function of parameters, batch and position, so that a step is repeatable.
 
     Args:
-        config: The `train:` section.
+        course: Schedule and seed of the steps, and the bound of their gradients.
         compiled: The model.
     """
 
-    def __init__(self, config: TrainConfig, compiled: CompiledModel) -> None:
-        self._config = config
+    def __init__(self, course: TrainingCourse, compiled: CompiledModel) -> None:
+        self._course = course
         self._compiled = compiled
 
     def learning_rate_factor(self, step: int) -> float:
         """Returns the factor of the schedule at a step; steps count from 1."""
-        return learning_rate_factor(self._config.learning_rate_schedule, step)
+        return learning_rate_factor(self._course.learning_rate_schedule, step)
 
     def compute(
         self,
@@ -92,7 +92,7 @@ class TrainingStep:
             labels_B=rows.labels_B,
             weights_B=rows.weights_B,
             num_valid=num_valid,
-            dropout_seed=mix(self._config.seed, position.epoch, position.task, position.batch),
+            dropout_seed=mix(self._course.seed, position.epoch, position.task, position.batch),
         )
         if not math.isfinite(gradients.loss_sum):
             raise TrainingError(
@@ -103,7 +103,7 @@ class TrainingStep:
             step=step,
             learning_rate_factor=self.learning_rate_factor(step),
             loss_sum=gradients.loss_sum,
-            parameters_P=clip_norm(gradients.parameters_P, self._config.gradient_clip_norm),
+            parameters_P=clip_norm(gradients.parameters_P, self._course.gradient_clip_norm),
             linear_BF1=gradients.linear_BF1,
             embeddings_BFD=gradients.embeddings_BFD,
         )

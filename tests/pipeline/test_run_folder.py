@@ -293,7 +293,6 @@ def test_keys_that_no_trained_model_depends_on_may_change(used, override):
     [
         "train.batch_size=5",
         "train.shuffle=false",
-        "train.learning_rate_schedule.warmup_steps=5",
         "model.dropout=0.5",
         "data.train=other.csv",
         "data.missing_values=[NA]",
@@ -304,6 +303,27 @@ def test_keys_that_no_trained_model_depends_on_may_change(used, override):
 def test_keys_that_it_depends_on_may_not(used, override):
     with pytest.raises(RunFolderError, match=override.partition("=")[0].replace(".", r"\.")):
         claim(used, override, resume=True)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.optimizer.learning_rate=0.5",
+        "train.embeddings.vector.optimizer.learning_rate=0.5",
+        "train.learning_rate_schedule.warmup_steps=5",
+        "train.gradient_clip_norm=1.0",
+        "train.scale_learning_rate=sqrt",
+    ],
+)
+def test_keys_that_the_next_steps_follow_may_change_when_it_is_resumed(used, override):
+    claim(used, override, resume=True)
+    key = override.partition("=")[0]
+    with pytest.raises(RunFolderError, match=f"another config: {key} differs") as refused:
+        claim(used, override)
+    assert "--resume to train on with the new values" in str(refused.value)
+    with pytest.raises(RunFolderError) as refused:
+        claim(used, override, "train.batch_size=5")
+    assert "--resume" not in str(refused.value)
 
 
 @pytest.fixture

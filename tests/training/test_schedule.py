@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.config.models import LearningRateSchedule
+from ctr_pipeline.specs.course import LearningRateSchedule
 from ctr_pipeline.training.schedule import learning_rate_factor
 
 

@@ -8,9 +8,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 from training_problem import NUM_ROWS, RecordingProgress, draw_rows, rows_of, write_rows
 
 from ctr_pipeline import interruption
-from ctr_pipeline.config.models import EarlyStopping, LearningRateSchedule
+from ctr_pipeline.config.models import EarlyStopping
 from ctr_pipeline.errors import CheckpointError, Interrupted, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.specs.course import LearningRateSchedule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import clip_norm

@@ -92,6 +92,7 @@ class TaskReport:
         failure: Why it cannot be done, with the traceback; empty if nothing is wrong.
         seconds: Spent on it so far.
         scores: Scores of a finished score task.
+        is_final: Another attempt would fail as this one did.
     """
 
     key: TaskKey
@@ -103,6 +104,7 @@ class TaskReport:
     failure: str
     seconds: float
     scores: ScoreSummary | None
+    is_final: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class _Progress:
         seconds: Spent.
         finished: All of it is done.
         failure: Why it cannot be done.
+        is_final: Nobody can do it.
         scores: Scores of a finished score task.
         taken: The loop has it.
         changes: Counts what has changed since it was leased.
@@ -41,6 +42,7 @@ class _Progress:
     seconds: float = 0.0
     finished: bool = False
     failure: str = ""
+    is_final: bool = False
     scores: ScoreSummary | None = None
     taken: bool = False
     changes: int = 0
@@ -157,11 +159,11 @@ class LeaseBook:
             progress.scores = scores
             self._advance(progress, seconds, finished=True)
 
-    def fail(self, task: LeasedTask, reason: str) -> None:
-        """A task cannot be done."""
+    def fail(self, task: LeasedTask, reason: str, *, is_final: bool = False) -> None:
+        """A task cannot be done; if that is final, by nobody."""
         progress = self._open(task)
         if progress is not None:
-            progress.failure = reason
+            progress.failure, progress.is_final = reason, is_final
             progress.changes += 1
 
     def revoke(self, leases: Iterable[HeldLease]) -> None:
@@ -218,4 +220,5 @@ def _report(progress: _Progress) -> TaskReport:
         failure=progress.failure,
         seconds=progress.seconds,
         scores=progress.scores,
+        is_final=progress.is_final,
     )

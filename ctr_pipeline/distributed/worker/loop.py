@@ -34,7 +34,7 @@ from ctr_pipeline.distributed.worker.exchanges import PushOutcome
 from ctr_pipeline.distributed.worker.ps_calls import Moved, RolledBack, Superseded
 from ctr_pipeline.distributed.worker.session import Route, WorkerSession
 from ctr_pipeline.distributed.worker.step_numbers import StepNumbers
-from ctr_pipeline.errors import DataError
+from ctr_pipeline.errors import DataError, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.machine import is_refused_thread
 from ctr_pipeline.tracebacks import render_traceback
@@ -568,7 +568,9 @@ class WorkerLoop:
         _LOGGER.error("%s cannot be done", task.key, exc_info=error)
         with contextlib.suppress(RolledBack, _Leaving):
             self._settle()
-        self._session.fail(task, render_traceback(error))
+        # Parameters that have diverged stay so, and would be in the next checkpoint.
+        is_final = isinstance(error, TrainingError)
+        self._session.fail(task, render_traceback(error), is_final=is_final)
         if not self._session.flush(_FLUSH_SECONDS):
             _LOGGER.warning("The failure could not be reported to the master")
         raise error

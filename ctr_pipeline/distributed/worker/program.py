@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
-from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.distributed.coordination.messages import Member, MemberStats
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.rpc.access import Access
@@ -40,12 +39,12 @@ class WorkerModel:
 
     Attributes:
         compiled: The model.
-        train: The `train:` section.
+        deterministic: `train.deterministic`.
         config_fingerprint: Fingerprint of the config that the model was made from.
     """
 
     compiled: CompiledModel
-    train: TrainConfig
+    deterministic: bool
     config_fingerprint: str
 
 
@@ -134,11 +133,11 @@ def run_worker(
                         session=session,
                         client=client,
                         compiled=model.compiled,
-                        step=TrainingStep(model.train, model.compiled),
+                        step=TrainingStep(spec.course, model.compiled),
                         scores_root=run_folder,
                         # For the same bits each time, a batch knows of all before it.
                         overlap_pushes=spec.update_rule.update == "async"
-                        and not model.train.deterministic,
+                        and not model.deterministic,
                     )
                     figures.client, figures.loop = client, loop
                     loop.run()

@@ -299,10 +299,10 @@ class WorkerSession:
             self._book.finish_scores(task, scores, seconds)
             self._changed.notify_all()
 
-    def fail(self, task: LeasedTask, reason: str) -> None:
-        """A task cannot be done."""
+    def fail(self, task: LeasedTask, reason: str, *, is_final: bool = False) -> None:
+        """A task cannot be done; if that is final, by nobody."""
         with self._changed:
-            self._book.fail(task, reason)
+            self._book.fail(task, reason, is_final=is_final)
             self._changed.notify_all()
 
     def lose(self, task: LeasedTask) -> None:

@@ -27,7 +27,6 @@ from ctr_pipeline.pipeline.job.stage_task import (
     save_facts,
 )
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.sessions import load_sessions
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.warm_start import find_warm_start
@@ -141,7 +140,6 @@ def _finish(context: RunContext, facts: _Facts) -> None:
             analysis,
             {split: run.encoded / split for split in facts.splits},
             replace(model, scores=ScoreFiles(run.scores), job=facts.job),
-            load_sessions(run.sessions),
             peak_memory=facts.peak_memory_bytes,
         )
 

@@ -67,6 +67,7 @@ from ctr_pipeline.pipeline.job.replica_progress import (
 )
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
+from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
 from ctr_pipeline.progress import Progress, ProgressTask, SilentProgress
 from ctr_pipeline.specs.course import WorkersConfig
 from ctr_pipeline.specs.launchers import LAUNCHERS
@@ -107,9 +108,7 @@ def trained_by_replicas(context: RunContext, *, num_rows: int) -> "TrainedModel"
     with context.times.stage("training"):
         if context.resume:
             require_mode(run, has_members=False)
-        else:
-            run.discard_results()
-        run.keep_config(loaded)
+        claim_to_train(context, partial(newest_step, run))
         folder = run.replicas
         access = Access.create(folder, tls=runtime.needs_tls)
         discard_progress(run)

@@ -7,14 +7,17 @@ finishes the run with the best cut on the disk.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.distributed.master.ledger.opening import locate_ledger
+from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access, end_launch
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.errors import HandedOver
+from ctr_pipeline.errors import CheckpointError, HandedOver
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.following import follow_job
 from ctr_pipeline.pipeline.job.launchers import WorkerPhase, launch
@@ -22,8 +25,9 @@ from ctr_pipeline.pipeline.job.preparing import OpenLauncher
 from ctr_pipeline.pipeline.job.server_memory import warning_of_memory
 from ctr_pipeline.pipeline.job.spec_file import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.run_folder import require_mode
+from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
 from ctr_pipeline.pipeline.stages.encode import Encoding
+from ctr_pipeline.pipeline.stages.resumption import claim_to_train
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -114,14 +118,22 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     locate_ledger(loaded.config.runtime, run.job).await_ready(
         wait_seconds=_LEDGER_SECONDS, on_wait=context.progress.log
     )
-    if not resume:
-        run.discard_results()
-    run.keep_config(loaded)
+    claim_to_train(replace(context, resume=resume), partial(_newest_step, run))
     run.begin_training()
     access = Access.create(run.job, tls=tls, insecure=insecure)
     # Of a master that is gone.
     (run.job / "endpoint.json").unlink(missing_ok=True)
     return access, resume
+
+
+def _newest_step(run: RunFolder) -> int | None:
+    cuts = Cuts(CutStorage(run.checkpoint_storage), None)
+    for number in cuts.numbers():
+        try:
+            return cuts.load(number).facts.step
+        except CheckpointError:
+            continue  # The master says why when it passes it over.
+    return None
 
 
 def _prepare(

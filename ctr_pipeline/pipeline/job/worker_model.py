@@ -24,4 +24,4 @@ def build_worker_model(loaded: LoadedConfig) -> WorkerModel:
         embedding_dim=config.model.embedding_dim,
         num_numbers=plan.num_floats,
     )
-    return WorkerModel(compiled, config.train, model_fingerprint(config))
+    return WorkerModel(compiled, config.train.deterministic, model_fingerprint(config))

@@ -1,7 +1,7 @@
 """Evaluate → importance → export → parity proof → report: the last stages of a run, in order."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from ctr_pipeline.export.proving_process import ProvingProcess
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.model.trained_model import TrainedModel, training_figures
-from ctr_pipeline.pipeline.sessions import RunSession
+from ctr_pipeline.pipeline.sessions import load_sessions
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.evaluate import (
     held_out_unknown,
@@ -31,7 +31,6 @@ def run_finish(
     analysis: Analysis,
     folders: Mapping[str, Path],
     model: TrainedModel,
-    sessions: Sequence[RunSession],
     *,
     peak_memory: int = 0,
 ) -> dict[str, Any]:
@@ -45,7 +44,6 @@ def run_finish(
         analysis: The rows, and what is known of them.
         folders: Encoded rows by split.
         model: The trained model.
-        sessions: The commands that worked on the run.
         peak_memory: Bytes that another process of the run took, at most.
 
     Returns:
@@ -59,6 +57,8 @@ def run_finish(
         split_scorer(model, progress),
         predictions=run.predictions,
     )
+    # A stage has begun since training, so what that noted is among them.
+    sessions = load_sessions(run.sessions)
     split = "test" if "test" in results else "valid"
     importance = run_importance(context, folders[split], model, split=split)
     metrics: dict[str, Any] = {name: result.to_metrics() for name, result in results.items()}
@@ -91,6 +91,9 @@ def run_finish(
             "embedding_bytes": row_counts.num_bytes,
             "embedding_spilled_bytes": row_counts.num_spilled_bytes,
             "dense_parameters": model.compiled.num_parameters,
+            "changes": [
+                change.model_dump(mode="json") for one in sessions for change in one.changes
+            ],
             **_origin(analysis),
         },
         "importance": [row.model_dump() for row in importance],

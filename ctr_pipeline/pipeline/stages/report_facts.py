@@ -122,9 +122,10 @@ def _load_plan(
 
 
 def session_notes(sessions: Sequence[RunSession]) -> tuple[str, ...]:
-    """A note that the run was resumed, when, and how each earlier session ended; else none."""
+    """How a resumed run was: when it went on, how each session before ended, and what changed."""
+    changes = tuple(f"{change.sentence}." for one in sessions for change in one.changes)
     if len(sessions) < 2:
-        return ()
+        return changes
     resumed = [
         f"at {later.started:%Y-%m-%d %H:%M:%S} UTC, after one that {_past(earlier)}"
         for earlier, later in itertools.pairwise(sessions)
@@ -132,6 +133,7 @@ def session_notes(sessions: Sequence[RunSession]) -> tuple[str, ...]:
     return (
         f"The run was worked on in {len(sessions)} sessions, and its times are those of all of "
         f"them. It was resumed {'; '.join(resumed)}.",
+        *changes,
     )
 
 

@@ -1,13 +1,17 @@
-"""Protects the statistics and transforms of an interrupted training from other rows."""
+"""What a resumed training keeps of the one before: its rows, and all but the course of steps."""
 
 from collections.abc import Callable
 
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.errors import CheckpointError, PreprocessingError
-from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.errors import CheckpointError, PreprocessingError, RunFolderError
+from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.run_folder import RunFolder, changed_course, differing_keys
+from ctr_pipeline.pipeline.sessions import ChangedKey
 from ctr_pipeline.pipeline.stages.encode import encoded_fingerprint
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.training.checkpoint import Checkpoints
+from ctr_pipeline.training.history import load_history
+from ctr_pipeline.training.stopping import decide_stop
 
 
 def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]:
@@ -38,3 +42,59 @@ def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]
             )
 
     return require
+
+
+def claim_to_train(context: RunContext, newest_step: Callable[[], int | None]) -> None:
+    """Makes the folder the config's: drops earlier results, or notes what changes in their course.
+
+    Args:
+        context: If it resumes, what was trained is kept.
+        newest_step: Steps of the checkpoint that training goes on from; None: from the start.
+
+    Raises:
+        RunFolderError: Other learning rates are asked for, and no step is left to follow them.
+        CtrPipelineError: The earlier config or the checkpoints cannot be read.
+    """
+    loaded, run = context.loaded, context.run
+    if not context.resume:
+        run.discard_results()
+    else:
+        earlier = run.earlier_config()
+        changed = changed_course(earlier, loaded.config)
+        step = newest_step() if changed else None
+        if step is not None:
+            _require_steps_left(loaded.config, run, differing_keys(earlier, loaded.config))
+            model = len(run.trained_folders()) if loaded.config.train.ensemble > 1 else None
+            context.changes.extend(
+                ChangedKey(key=key, before=before, after=after, step=step, model=model)
+                for key, (before, after) in changed.items()
+            )
+            for change in context.changes:
+                context.progress.log(change.sentence)
+    run.keep_config(loaded)
+
+
+def newest_step(run: RunFolder) -> int | None:
+    """Steps of the newest checkpoint of training without a master; None: there is none.
+
+    Of an ensemble, that of the model that was trained last.
+    """
+    folder = (run.trained_folders() or [run])[-1]
+    steps = Checkpoints(folder.checkpoint_storage).steps()
+    return steps[-1] if steps else None
+
+
+def _require_steps_left(config: Config, run: RunFolder, rates: list[str]) -> None:
+    folders = run.trained_folders()
+    history = load_history((folders or [run])[-1].history)
+    if not rates or not history or len(folders) < config.train.ensemble:
+        return
+    decision = decide_stop(history, config.train.early_stopping, config.train.epochs)
+    if decision.stop:
+        raise RunFolderError(
+            f"its training has ended ({decision.reason}), so {', '.join(rates)} would change "
+            "nothing",
+            place=run.place,
+            remedy="Set it back; or let training go on, by train.epochs or train.early_stopping; "
+            "or give --overwrite to start anew",
+        )

@@ -4,6 +4,7 @@ import contextlib
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import keras
 import numpy as np
@@ -31,6 +32,7 @@ from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
 from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.pipeline.stages.refit import best_epoch, discard_refit, find_refit
+from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier
 from ctr_pipeline.pipeline.timing import FIRST_STEP, start_up_sentence
@@ -63,12 +65,7 @@ def run_training(
         The model; the caller releases its rows.
     """
     loaded, run = context.loaded, context.run
-
-    def claim() -> None:
-        if not context.resume:
-            run.discard_results()
-        run.keep_config(loaded)
-
+    claim = partial(claim_to_train, context, partial(newest_step, run))
     job = _Training(context, encoding, claim, warm_start)
     with context.times.stage("training"):
         if context.resume:

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from ctr_pipeline.config.models import EarlyStopping, LearningRateSchedule, TrainConfig
+from ctr_pipeline.config.models import EarlyStopping, TrainConfig
 from ctr_pipeline.distributed.coordination.events import DecideEpoch, EpochTotals, SplitTotals
 from ctr_pipeline.distributed.coordination.messages import ScoreSummary
 from ctr_pipeline.distributed.coordination.tasks import merge_scores
 from ctr_pipeline.distributed.master.validation import decide_epoch, read_record
 from ctr_pipeline.errors import DataError, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
+from ctr_pipeline.specs.course import LearningRateSchedule
 
 RANDOM = np.random.default_rng(3)
 LABELS = RANDOM.integers(0, 2, 4000)

@@ -472,6 +472,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_step(make_world, compiled):
         world.run(BrokenModel(compiled, diverge))
     report = world.master.reports[TaskKey("train", 0, 0, "train")]
     assert "the loss is nan at step 7" in report.failure
+    assert report.is_final
 
 
 def test_rows_of_another_run_are_refused(make_world, rows, tmp_path):

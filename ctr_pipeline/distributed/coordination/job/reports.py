@@ -39,7 +39,7 @@ def take_in(state: JobState, member: MemberState, report: TaskReport, generation
         _finish_task(state, member, board, report)
     elif holds and report.failure:
         failure = report.failure[-LONGEST_FAILURE:]
-        fail_task(state, member, board, key, failure)
+        fail_task(state, member, board, key, failure, is_final=report.is_final)
     elif holds and report.finished:
         # It says that nothing is left, and yet something is.
         state.release(board, key)
@@ -81,16 +81,26 @@ def _finish_task(
 
 
 def fail_task(
-    state: JobState, member: MemberState, board: TaskBoard, key: TaskKey, failure: str
+    state: JobState,
+    member: MemberState,
+    board: TaskBoard,
+    key: TaskKey,
+    failure: str,
+    *,
+    is_final: bool = False,
 ) -> None:
-    """A task itself has failed: it is tried again, dropped, or the end of the job."""
+    """A task itself has failed: it is tried again, dropped, or the end of the job.
+
+    Args:
+        is_final: To try it again is of no use.
+    """
     task = board.task(key)
     failures = board.fail(key)
     name, supervision = name_of(key, task), state.settings.supervision
     most = supervision.max_task_failures
     last_line = last_line_of(failure)
     what = f"{name} failed on {member.name} ({failures} of {most}): {last_line}"
-    if failures < most:
+    if failures < most and not is_final:
         state.release(board, key)
         state.announce(what, "it is given out again")
     elif key.kind == "train" and len(state.ledger.dropped_tasks()) < supervision.max_dropped_tasks:
@@ -98,4 +108,5 @@ def fail_task(
         state.announce(what, f"its {task.rows_left:,} records that are not trained are dropped")
     else:
         state.release(board, key)
-        state.fail(f"{name} failed {failures} times, the last time: {last_line}", failure)
+        times = "" if failures == 1 else f" {failures} times, the last time"
+        state.fail(f"{name} failed{times}: {last_line}", failure)

@@ -32,6 +32,19 @@ def test_a_task_beyond_its_budget_fails_the_job_with_its_traceback():
     assert bench.job.status().reason == failure.reason
 
 
+def test_what_fails_each_time_is_not_tried_again():
+    """Parameters that diverged would be in the next checkpoint."""
+    bench = Bench(max_task_failures=3)
+    bench.begin_training("a")
+    (task,) = bench.lease(0, "a", most=1).tasks
+    report = bench.report(task, 1, failure="Traceback\nTrainingError: the loss is nan")
+    bench.heartbeat("worker", 0, "a", replace(report, is_final=True))
+    (failure,) = bench.all_of(Fail)
+    assert failure.reason == (
+        "task 0 of epoch 1 (32 records) failed: TrainingError: the loss is nan"
+    )
+
+
 def test_a_task_may_be_dropped_by_name():
     bench = Bench(max_task_failures=2, max_dropped_tasks=1)
     bench.begin_training("a")
