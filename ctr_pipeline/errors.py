@@ -58,6 +58,18 @@ class DataError(CtrPipelineError):
     """The data files are missing, unreadable, or hold something that cannot be used."""
 
 
+class TitleLinesError(DataError):
+    """Lines above the header of a file are none of its rows.
+
+    Attributes:
+        num_lines: How many.
+    """
+
+    def __init__(self, message: str, num_lines: int, *, place: str) -> None:
+        self.num_lines = num_lines
+        super().__init__(message, place=place, remedy=f"Set data.skip_lines: {num_lines}")
+
+
 class NoSuchFileError(DataError):
     """A data file is not there, on this machine."""
 

@@ -377,6 +377,12 @@ def _require_lines(path: Path, file: TextFile) -> None:
             place=str(path),
             remedy=f"Rename the file, {_LEAVE_OUT}",
         )
+    if file.num_skipped:
+        raise DataError(
+            "begins with lines that are no rows, and Spark reads all lines",
+            place=f"{path}, row 1",
+            remedy=f"Delete them, {_LEAVE_OUT}",
+        )
     if file.has_header and re.search(r"[\r\n]", _header_of(file)):
         raise DataError(
             "a column's name holds a line end, and Spark reads lines",

@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from ctr_pipeline import durable
 from ctr_pipeline.apps.check import HeadDecisions, decide_from_head
 from ctr_pipeline.apps.outputs import require_output
-from ctr_pipeline.apps.tables import named_by_options, table_config
+from ctr_pipeline.apps.tables import inspect_table, named_by_options, table_config
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import opposite_of
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import ModelConfig, TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.ingest import check_division
-from ctr_pipeline.dataset.inspection import format_of_address, inspect_paths, inspect_source
+from ctr_pipeline.dataset.inspection import format_of_address, inspect_source
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.times import find_unordered_time
@@ -36,7 +36,6 @@ from ctr_pipeline.transforms.datetime import Datetime
 
 _COMMENT_COLUMN = 60
 """Comments begin here, unless the line is longer."""
-_NAMED_BY = {"train": "DATA"}
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,14 @@ def init_config(
     require_output(output, overwrite=overwrite, reads=[data], makes_folder=True)
     progress.log("Reading the first rows")
     with named_by_options():
-        source = inspect_paths(table_config(data, label, columns), {"train": data}, _NAMED_BY)
+        source, read_by = inspect_table(table_config(data, label, columns), data, "DATA")
         if label is None:
             label = find_label(source)
         source.require([label], "--label")
         values = choose_label_values(source, label, positive)
     section: dict[str, Any] = {"train": data, "label": label}
+    if read_by.skip_lines:
+        section["skip_lines"] = read_by.skip_lines
     if values is not None:
         section |= {"positive": values.positive, "negative": values.negative}
     if columns is not None:
@@ -261,6 +262,9 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
         lines.append(f"  columns: {flow_yaml(data['columns'])}")
     elif not source.has_header and source.is_delimited:
         lines.append(f"  columns: {flow_yaml(list(source.column_names))}")
+    if "skip_lines" in data:
+        text = f"  skip_lines: {data['skip_lines']}"
+        lines.append(_line(text, "lines above the names that are no rows"))
     lines += [
         *_label_lines(data),
         *_missing_lines(data.get("missing_values", ())),

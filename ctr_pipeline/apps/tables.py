@@ -25,7 +25,7 @@ from ctr_pipeline.dataset.parts import counts_in_parts
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.datetime_formats import ISO
-from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.errors import DataError, RunFolderError, TitleLinesError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
@@ -155,7 +155,7 @@ def profile_table(
         require_output(output, overwrite=overwrite, reads=[data])
     config = table_config(data, label, columns)
     with named_by_options():
-        source = inspect_paths(config, {"train": data}, {"train": "DATA"})
+        source, config = inspect_table(config, data, "DATA")
         if label is not None:
             source.require([label], "--label")
             config = with_label_values(config, choose_label_values(source, label, positive))
@@ -397,7 +397,7 @@ def _read_old_file(
     old: str, columns: Sequence[str] | None, folder: Path, progress: Progress
 ) -> _OldRows:
     config = table_config(old, None, columns)
-    source = inspect_paths(config, {"train": old}, {"train": "OLD"})
+    source, config = inspect_table(config, old, "OLD")
     config = config.model_copy(update={"label": _free_name(source.column_names)})
     types = {**source.inferred_types, **dict.fromkeys(source.times, ColumnType.TEXT)}
     table = write_table(
@@ -474,6 +474,24 @@ def table_config(data: str, label: str | None, columns: Sequence[str] | None) ->
         section.setdefault("label", names[0])
     loaded = config_from_mapping({"name": "table", "data": section, "output": "runs/table"})
     return _lenient(loaded.config.data)
+
+
+def inspect_table(config: DataConfig, data: str, named: str) -> tuple[Source, DataConfig]:
+    """What files without a config hold, and how they are read: a title above them is passed over.
+
+    Args:
+        config: As of `table_config`.
+        data: The files.
+        named: The argument that names them.
+
+    Raises:
+        DataError: They cannot be read.
+    """
+    try:
+        return inspect_paths(config, {"train": data}, {"train": named}), config
+    except TitleLinesError as error:
+        config = config.model_copy(update={"skip_lines": error.num_lines})
+        return inspect_paths(config, {"train": data}, {"train": named}), config
 
 
 def _lenient(data: DataConfig) -> DataConfig:

@@ -253,6 +253,13 @@ class DataConfig(Section):
         max_length=1,
         description="Quote character; null: no character quotes.",
     )
+    skip_lines: Annotated[int, OF_FILES] = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Lines at the start of each file of delimited text that are no rows, such as a "
+        "title; the line after them holds the names, or the first row with `columns`.",
+    )
     label: str = Field(
         default="label", description="The column to predict, 0 or 1 unless `positive` is given."
     )

@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
+from ctr_pipeline.dataset.formats.text.blocks import read_text_blocks
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
-from ctr_pipeline.errors import DataError
+from ctr_pipeline.errors import DataError, TitleLinesError
 from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
@@ -155,6 +156,110 @@ def test_an_unreadable_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "open", refuse)
     assert "cannot be read (Permission denied)" in refusal(path).message
+
+
+ROWS = b"0,1,x\n1,2,y\n0,3,z\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        # As pandas writes its index, and as R writes the names of rows.
+        (b",label,n,c\n0,0,1,x\n1,1,2,y\n", ("Unnamed: 0", "label", "n", "c")),
+        (b'"","label","n"\n"1",0,1\n"2",1,2\n', ("Unnamed: 0", "label", "n")),
+        (b"label,n,c\n7,0,1,x\n8,1,2,y\n9,0,3,z\n", ("Unnamed: 0", "label", "n", "c")),
+        # A delimiter at the end of each line, with that of the names or not.
+        (b"label,n,c,\n0,1,x,\n1,2,y,\n", ("label", "n", "c", "Unnamed: 3")),
+        (b"label,n,c\n0,1,x,\n1,2,y,\n", ("label", "n", "c", "Unnamed: 3")),
+    ],
+)
+def test_a_column_before_or_after_the_named_ones_needs_no_name(tmp_path, content, names):
+    source = inspect(write(tmp_path / "a.csv", content))
+    assert source.column_names == names
+    assert source.head.column("label").to_pylist()[:2] == [0, 1]
+    assert source.head.column("n").to_pylist()[:2] == [1, 2]
+
+
+def test_a_delimiter_ends_each_line_of_a_file_without_names(tmp_path):
+    path = write(tmp_path / "a.csv", ROWS.replace(b"\n", b",\n"))
+    source = inspect(path, columns=("label", "n", "c"))
+    assert source.column_names == ("label", "n", "c", "Unnamed: 3")
+    assert source.head.column("c").to_pylist() == ["x", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "found"),
+    [
+        (b"label,c\n\n0,1,x\n0,2,y\n", "row 3", "the row has 3 columns, and the header names 2"),
+        (b"label,n,c,d\n0,1\n1,2\n", "row 2", "the row has 2 columns, and the header names 4"),
+        (b"label,n\n1,1,5\n0,2,5\n", "row 2", "the row has 3 columns, and the header names 2"),
+    ],
+)
+def test_rows_of_another_width_than_the_header(tmp_path, content, place, found):
+    path = write(tmp_path / "a.csv", content)
+    error = refusal(path)
+    assert (error.message, error.place) == (found, f"{path}, {place}")
+    # As it advises, if the names were not complete.
+    width = int(found.split()[3])
+    names = ("label", *(f"c{number}" for number in range(1, width)))
+    source = inspect(path, columns=names, skip_lines=1)
+    assert source.column_names == names
+    assert source.head.num_rows == 2
+
+
+def test_data_columns_complete_a_header(tmp_path):
+    path = write(tmp_path / "a.csv", b"label,c\n0,x,1\n1,y,2\n")
+    source = inspect(path, columns=("label", "c", "n"))
+    assert (source.column_names, source.head.num_rows) == (("label", "c", "n"), 2)
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        b"Clicks of May\n",
+        b"# made by a job\n# of Monday, May 4\n",
+        b"Clicks, all\n\n",
+        b"\r\nClicks\r\n",
+    ],
+)
+@pytest.mark.parametrize("delimiter", [b",", b";"])
+def test_lines_above_the_names_are_found_and_skipped(tmp_path, title, delimiter):
+    rows = (b"label,n,c\n" + ROWS * 200).replace(b",", delimiter)
+    path = write(tmp_path / "a.csv", title + rows)
+    error = refusal(path)
+    assert isinstance(error, TitleLinesError)
+    assert error.num_lines == title.count(b"\n")
+    assert f"data.skip_lines: {error.num_lines}" in error.remedy
+    source = inspect(path, skip_lines=error.num_lines)
+    assert source.column_names == ("label", "n", "c")
+    plain = inspect(write(tmp_path / "plain.csv", rows))
+    assert source.head.equals(plain.head)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("columns", [None, ("label", "n", "c")])
+def test_lines_are_skipped_however_a_file_is_cut(tmp_path, end, columns):
+    names = b"" if columns else b"label,n,c\n"
+    content = (b'Clicks, "all\n\n' + names + ROWS * 50).replace(b"\n", end)
+    path = write(tmp_path / "a.csv", content)
+    file = inspect(path, columns=columns, skip_lines=2, quote=None).opened[path]
+    rows = (ROWS * 50).replace(b"\n", end)
+    for block_bytes in (1, 7, 100, 10_000):
+        blocks = list(read_text_blocks(file, block_bytes))
+        assert b"".join(block.data for block in blocks) == rows
+        assert blocks[0].num_lines_skipped == 2 + (columns is None)
+    parts = file.ranges(100)
+    assert len(parts) > 2
+    found = [block.data for part in parts for block in read_text_blocks(file, 64, part)]
+    assert b"".join(found) == rows
+
+
+@pytest.mark.parametrize("first", [b"sep=;\n", b'"sep=;"\r\n', b"SEP=;\n"])
+def test_the_delimiter_that_excel_is_told(tmp_path, first):
+    rows = b"label;n\n0;1,5\n1;2,5\n"
+    source = inspect(write(tmp_path / "a.csv", first + rows))
+    assert source.delimiter == ";"
+    assert source.head.equals(inspect(write(tmp_path / "b.csv", rows)).head)
 
 
 def test_near_names_are_suggested(tmp_path):

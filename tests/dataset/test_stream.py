@@ -114,6 +114,22 @@ def test_another_format_than_that_of_training(tmp_path):
     assert stream(data, path, label_required=False) == {"n": [1.0, 2.0], "t": ["a", "b"]}
 
 
+@pytest.mark.parametrize("header", ["", "t,n\n"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_above_the_rows_are_skipped_and_counted(tmp_path, header, end):
+    path = tmp_path / "new.csv"
+    text = f'Clicks, "all\n\n{header}a,1\nb,2\nc,bad\n'
+    path.write_bytes(text.replace("\n", end).encode())
+    data = DataConfig(train="unused.csv", skip_lines=2, columns=None if header else ("t", "n"))
+    with pytest.raises(DataError) as caught:
+        stream(data, path, label_required=False)
+    line = 6 if header else 5
+    assert caught.value.place == f"{path}, row {line}, column 'n'"
+    path.write_bytes(path.read_bytes().replace(b"bad", b"3"))
+    found = stream(data, path, label_required=False)
+    assert found == {"n": [1.0, 2.0, 3.0], "t": ["a", "b", "c"]}
+
+
 def test_bad_rows_stop_or_are_counted(tmp_path):
     path = tmp_path / "new.csv"
     path.write_text("t,n\n" + "a,1\n" * 200 + "a,x\n")

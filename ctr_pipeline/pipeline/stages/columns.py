@@ -331,7 +331,7 @@ def _reason_of_name(column: str) -> str | None:
     if not names_itself(column):
         return "a config that names it would mean other columns; give it another name"
     if _INDEX_OF_PANDAS.fullmatch(column):
-        return "pandas calls the index of its rows so, and rows to score need not have it"
+        return "it has no name, or is the index of pandas: rows to score need not have it"
     return None
 
 

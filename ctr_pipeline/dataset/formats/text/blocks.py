@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from ctr_pipeline.dataset.data_files import DataFile, open_bytes
 from ctr_pipeline.dataset.formats.text.compression import Compression, PlainStream, open_plain
 from ctr_pipeline.dataset.formats.text.parsing import DelimitedText, TextBlock
 from ctr_pipeline.dataset.formats.text.records import (
+    LINE,
     Dialect,
     count_lines,
     find_first_end,
@@ -38,7 +40,7 @@ class TextFile(DelimitedText, OneFile):
             return [WHOLE]
         cuts = [0]
         with open_bytes(self.path) as stream:
-            at_least = _end_of_first_row(stream)
+            at_least = _end_of_first_row(stream, self.num_skipped)
             while (wanted := max(cuts[-1] + unit_bytes, at_least)) < size:
                 stream.seek(wanted - 1)
                 if not stream.readline(LONGEST_VALUE_BYTES).endswith(b"\n"):
@@ -54,8 +56,10 @@ class TextFile(DelimitedText, OneFile):
         return read_text_blocks(self, block_bytes, part)
 
 
-def _end_of_first_row(stream: io.BufferedReader) -> int:
-    """Where the first line ends that is not blank."""
+def _end_of_first_row(stream: io.BufferedReader, num_skipped: int) -> int:
+    """Where the first line ends that is not blank, after those that are skipped."""
+    for _ in range(num_skipped):
+        stream.readline(LONGEST_VALUE_BYTES)
     while (line := stream.readline(LONGEST_VALUE_BYTES)) and not line.strip(_BOM + b"\r\n"):
         pass
     return stream.tell()
@@ -83,14 +87,14 @@ def read_text_blocks(
     num_lines = 0
     skipped = 0
     is_first = part.first == 0
-    header_pending = file.has_header and is_first
+    header_pending = (file.has_header or file.num_skipped > 0) and is_first
     with open_plain(file.path, file.compression, part) as stream:
         carry = b""
         while chunk := _read_fully(stream, block_bytes):
             if is_first:
                 chunk, is_first = chunk.removeprefix(_BOM), False
             if header_pending:
-                chunk, lines = _skip_header(carry + chunk, file.dialect)
+                chunk, lines = _skip_header(carry + chunk, file)
                 carry = b""
                 header_pending = lines == 0
                 skipped += lines
@@ -138,11 +142,18 @@ def _cut(carry: bytes, chunk: bytes, dialect: Dialect) -> tuple[bytes, bytes]:
     return data[:cut], data[cut:]
 
 
-def _skip_header(data: bytes, dialect: Dialect) -> tuple[bytes, int]:
-    """The bytes after the first record and the lines before them, 0 lines if it does not end."""
-    start = len(data) - len(data.lstrip(b"\r\n"))
-    end = find_first_end(data[start:], dialect)
-    if end is None:
+def _skip_header(data: bytes, file: DelimitedText) -> tuple[bytes, int]:
+    """The bytes after the header and the lines before them, 0 lines if they do not end."""
+    skipped = list(itertools.islice(LINE.finditer(data), file.num_skipped))
+    if len(skipped) < file.num_skipped:
+        return data, 0
+    start = skipped[-1].end() if skipped else 0
+    if not file.has_header:
+        return data[start:], len(skipped)
+    start += len(data[start:]) - len(data[start:].lstrip(b"\r\n"))
+    end = find_first_end(data[start:], file.dialect)
+    if end is None or (start + end == len(data) and data.endswith(b"\r")):
+        # That may be half of a line end.
         return data, 0
     return data[start + end :], count_lines(data[: start + end])
 

@@ -93,7 +93,9 @@ def inspect_lines(
         check_names(names, file)
         if file != first:
             check_same_names(names, file, opened[first].column_names, first)
-        opened[file] = kind(file, head.compression, head.dialect, names, has_header)
+        opened[file] = kind(
+            file, head.compression, head.dialect, names, has_header, head.num_skipped
+        )
         blocks[file] = _head_block(opened[file], head)
         heads[file] = _read_texts(blocks[file], data)
     missing = missing_texts(data.missing_values)

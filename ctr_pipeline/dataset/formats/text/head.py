@@ -1,6 +1,9 @@
 """The first bytes of a text file: is it text at all, how are its fields separated and named."""
 
+import itertools
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctr_pipeline.config.models import DataConfig
@@ -8,15 +11,24 @@ from ctr_pipeline.dataset.data_files import DataFile, open_bytes
 from ctr_pipeline.dataset.formats.text.blocks import read_head
 from ctr_pipeline.dataset.formats.text.compression import Compression, detect_compression
 from ctr_pipeline.dataset.formats.text.records import (
+    LINE,
     Dialect,
     count_lines,
     find_first_end,
     find_last_end,
+    find_records,
     split_record,
 )
-from ctr_pipeline.errors import DataError
+from ctr_pipeline.errors import DataError, TitleLinesError
 
 LONGEST_FIRST_RECORD_BYTES = 16 << 20
+_NUMBER = re.compile(r"\s*[-+]?\d*[.,]?\d+(?:[eE][-+]?\d+)?\s*")
+_RECORDS_COMPARED = 200
+_FEWEST_COUNTED = 3
+"""Two labels may be 0 and 1."""
+
+_TITLES_LOOKED_AT = 16 << 10
+_TOLD_DELIMITER = re.compile(rb"\"?sep=([\t -~])\"?(?:\r\n|\r|\n)", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00\x04-\x08\x0e-\x1a\x1c-\x1f]")
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")
 _DELIMITERS = ("\t", ",", ";", "|")
@@ -34,7 +46,8 @@ class TextHead:
         data: Its bytes from there on, up to where the look ended.
         first_end: Position in them after the first record.
         is_whole: Whether they are the rest of the file.
-        num_lines_before: Empty lines before the first record.
+        num_skipped: Lines at the start of the file that are no rows.
+        num_lines_before: These, and empty lines before the first record.
     """
 
     path: DataFile
@@ -44,7 +57,22 @@ class TextHead:
     data: bytes
     first_end: int
     is_whole: bool
+    num_skipped: int = 0
     num_lines_before: int = 0
+
+    def next_records(self) -> list[tuple[int, list[str]]]:
+        """The fields of some records after the first, each with its line in the file, from 1."""
+        body = self.records(has_header=True)
+        found = find_records(body, self.dialect)
+        before = self.num_lines_before + count_lines(self.data[: self.first_end]) + 1
+        places = zip(found.starts, found.ends, found.lines, strict=True)
+        return [
+            (
+                before + int(line),
+                split_record(body[start:end].decode("utf-8", "replace"), self.dialect),
+            )
+            for start, end, line in itertools.islice(places, _RECORDS_COMPARED)
+        ]
 
     def records(self, *, has_header: bool) -> bytes:
         """The whole records in it, the header left out."""
@@ -73,6 +101,7 @@ def read_text_head(
         compression = detect_compression(path, stream.read(8))
     while True:
         head, is_whole = read_head(path, compression, num_bytes)
+        head, num_skipped, told = _skip_lines(head, data.skip_lines)
         if not head.strip(b"\r\n"):
             raise DataError("is empty", place=str(path), remedy="Leave it out, or write it again")
         check_text(head, path)
@@ -84,10 +113,10 @@ def read_text_head(
                 "pd.read_json(FILE, lines=True).to_parquet('rows.parquet')",
             )
         start = len(head) - len(head.lstrip(b"\r\n"))
-        num_lines_before = count_lines(head[:start])
+        num_lines_before = num_skipped + count_lines(head[:start])
         head = head[start:]
         dialect = Dialect(
-            delimiter or choose_delimiter(path, head, data, are_new=are_new), data.quote
+            delimiter or told or choose_delimiter(path, head, data, are_new=are_new), data.quote
         )
         end = find_first_end(head, dialect)
         if is_whole and end is None:
@@ -111,8 +140,51 @@ def read_text_head(
             place=f"{path}, row 1",
             remedy="Convert the file to UTF-8",
         ) from error
+    found = TextHead(
+        path, compression, dialect, first, head, end, is_whole, num_skipped, num_lines_before
+    )
+    if dialect.delimiter not in first:
+        _explain_titles(found, data.columns)
     check_delimiter(path, first, dialect.delimiter)
-    return TextHead(path, compression, dialect, first, head, end, is_whole, num_lines_before)
+    return found
+
+
+def _skip_lines(head: bytes, number: int) -> tuple[bytes, int, str | None]:
+    """What follows some lines, how many they are, and the delimiter if one of them tells it.
+
+    Excel writes `sep=;` into the first line, and reads it.
+    """
+    skipped = 0
+    while skipped < number and (line := LINE.match(head)):
+        head, skipped = head[line.end() :], skipped + 1
+    told = _TOLD_DELIMITER.match(head)
+    if told is None:
+        return head, skipped, None
+    return head[told.end() :], skipped + 1, told[1].decode("ascii")
+
+
+def _explain_titles(head: TextHead, columns: Sequence[str] | None) -> None:
+    """Raises TitleLinesError if names and rows of another width stand after some first lines."""
+    text = head.data[:_TITLES_LOOKED_AT].decode("utf-8", "replace")
+    lines = [line.group().rstrip() for line in re.finditer(r".*(?:\r\n|\n|\r)", text)]
+    for delimiter in dict.fromkeys((head.dialect.delimiter, *_DELIMITERS)):
+        dialect = Dialect(delimiter, head.dialect.quote)
+        rows = [split_record(line, dialect) if line else [] for line in lines]
+        width, times = Counter(len(row) for row in rows).most_common(1)[0] if rows else (0, 0)
+        first = next((place for place, row in enumerate(rows) if len(row) == width), 0)
+        if width < 2 or not first or times < max(2, 0.9 * (len(rows) - first)):
+            continue
+        names = rows[first]
+        are_names = not any(_NUMBER.fullmatch(name) for name in names)
+        if (are_names and len({*names}) == width) or (columns and len(columns) == width):
+            separator = _DELIMITER_NAMES.get(delimiter, repr(delimiter))
+            num_lines = head.num_lines_before + first
+            raise TitleLinesError(
+                f"has {width} columns, separated by {separator}, from row {num_lines + 1} on; what "
+                "stands before is no row",
+                num_lines,
+                place=str(head.path),
+            )
 
 
 def check_text(head: bytes, path: DataFile) -> None:
@@ -183,18 +255,77 @@ def find_names(head: TextHead, data: DataConfig, *, are_new: bool) -> tuple[tupl
         DataError: `data.columns` does not fit the first row.
     """
     fields = tuple(field.strip() for field in split_record(head.first_record, head.dialect))
+    rows = head.next_records()
     if data.columns is None:
-        return fields, True
+        return _complete(fields, rows, head), True
     without_label = tuple(name for name in data.columns if name != data.label)
     own = set(fields)
     if len(own) == len(fields) and (own <= {*data.columns} or own >= {*without_label}):
-        return fields, True
+        if rows and all(len(row) == len(data.columns) for _, row in rows):
+            # The header may lack the name of a column that data.columns tells.
+            return fields if len(fields) == len(data.columns) else data.columns, True
+        return _complete(fields, rows, head, data.columns), True
     if len(fields) == len(data.columns):
         return data.columns, False
     if are_new and len(fields) == len(without_label):
         return without_label, False
+    if len(fields) == len(data.columns) + 1 and not any(
+        row[-1] for _, row in [(1, fields), *rows] if len(row) == len(fields)
+    ):
+        return (*data.columns, _name_of_nameless(len(data.columns))), False
     raise DataError(
         f"the first row has {len(fields)} columns, but data.columns names {len(data.columns)}",
         place=f"{head.path}, row 1",
         remedy="List all columns of the file in data.columns, and check data.delimiter",
     )
+
+
+def _complete(
+    fields: tuple[str, ...],
+    rows: Sequence[tuple[int, Sequence[str]]],
+    head: TextHead,
+    columns: Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """The names of a header, and one for a column before or after them that has none.
+
+    Such are the numbers of rows that pandas and R write first, and what a delimiter at the end of
+    each line begins.
+
+    Raises:
+        DataError: No row has as many columns as the header.
+    """
+    width = len(fields)
+    if rows and all(len(row) == width + 1 for _, row in rows):
+        if not any(row[-1] for _, row in rows):
+            fields = (*fields, "")
+        elif _counts_up([row[0] for _, row in rows]):
+            fields = ("", *fields)
+    if rows and not any(len(row) == len(fields) for _, row in rows):
+        _explain_titles(head, columns)
+        line, row = rows[0]
+        raise DataError(
+            f"the row has {len(row)} columns, and the header names {len(fields)}",
+            place=f"{head.path}, row {line}",
+            remedy="Quote values that hold the delimiter, or name all columns in data.columns",
+        )
+    named = [place for place, name in enumerate(fields) if name]
+    if len(named) < max(2, len(fields) - 2):
+        return fields
+    ends = {0, len(fields) - 1}
+    return tuple(
+        _name_of_nameless(place) if not name and place in ends else name
+        for place, name in enumerate(fields)
+    )
+
+
+def _name_of_nameless(place: int) -> str:
+    """As pandas calls it, whose frames may be scored; the place counts from 0."""
+    return f"Unnamed: {place}"
+
+
+def _counts_up(texts: Sequence[str]) -> bool:
+    """Whether they are some whole numbers, each one more than the one before."""
+    if len(texts) < _FEWEST_COUNTED or not all(text.isdecimal() for text in texts):
+        return False
+    numbers = [int(text) for text in texts]
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))

@@ -52,6 +52,7 @@ class DelimitedText:
         dialect: Delimiter and quote.
         column_names: Names of all its columns, in its order.
         has_header: Whether the first record holds the names.
+        num_skipped: Lines before it, or before the first row, that are no rows.
     """
 
     path: DataFile
@@ -59,6 +60,7 @@ class DelimitedText:
     dialect: Dialect
     column_names: tuple[str, ...]
     has_header: bool
+    num_skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class TextBlock:
         file: Where they are from.
         data: Their bytes.
         position_bytes: Bytes of the (compressed) file read so far.
-        num_lines_skipped: Lines before the block that belong to no block: the header's.
+        num_lines_skipped: Lines before the block that belong to no block, as the header's.
     """
 
     file: DelimitedText

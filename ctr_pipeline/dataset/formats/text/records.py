@@ -7,10 +7,14 @@ are no records.
 """
 
 import csv
+import re
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?=[^\n]))")
+"""A line with its end, whatever is quoted; at the end of a block CR may be the half of an end."""
 
 Positions = npt.NDArray[np.int64]
 _LF, _CR = 10, 13
