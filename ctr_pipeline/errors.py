@@ -58,16 +58,20 @@ class DataError(CtrPipelineError):
     """The data files are missing, unreadable, or hold something that cannot be used."""
 
 
-class TitleLinesError(DataError):
-    """Lines above the header of a file are none of its rows.
+class ReadingKeyError(DataError):
+    """A file can be read with a key that the config does not set.
 
     Attributes:
-        num_lines: How many.
+        key: Of the section `data`.
+        value: What it would have to be.
     """
 
-    def __init__(self, message: str, num_lines: int, *, place: str) -> None:
-        self.num_lines = num_lines
-        super().__init__(message, place=place, remedy=f"Set data.skip_lines: {num_lines}")
+    def __init__(
+        self, message: str, *, place: str, key: str, value: str | int, otherwise: str = ""
+    ) -> None:
+        self.key = key
+        self.value = value
+        super().__init__(message, place=place, remedy=f"Set data.{key}: {value}{otherwise}")
 
 
 class NoSuchFileError(DataError):

@@ -377,6 +377,12 @@ def _require_lines(path: Path, file: TextFile) -> None:
             place=str(path),
             remedy=f"Rename the file, {_LEAVE_OUT}",
         )
+    if file.dialect.escape is not None:
+        raise DataError(
+            "is read with data.escape, which is not done in Spark",
+            place=str(path),
+            remedy=f"Write it with doubled quotes, {_LEAVE_OUT}",
+        )
     if file.num_skipped:
         raise DataError(
             "begins with lines that are no rows, and Spark reads all lines",

@@ -99,8 +99,8 @@ def init_config(
         source.require([label], "--label")
         values = choose_label_values(source, label, positive)
     section: dict[str, Any] = {"train": data, "label": label}
-    if read_by.skip_lines:
-        section["skip_lines"] = read_by.skip_lines
+    found = {"skip_lines": read_by.skip_lines, "escape": read_by.escape}
+    section |= {key: value for key, value in found.items() if value}
     if values is not None:
         section |= {"positive": values.positive, "negative": values.negative}
     if columns is not None:
@@ -265,6 +265,10 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
     if "skip_lines" in data:
         text = f"  skip_lines: {data['skip_lines']}"
         lines.append(_line(text, "lines above the names that are no rows"))
+    if "escape" in data:
+        lines.append(
+            _line(f"  escape: {flow_yaml(data['escape'])}", "before a quote within quotes")
+        )
     lines += [
         *_label_lines(data),
         *_missing_lines(data.get("missing_values", ())),

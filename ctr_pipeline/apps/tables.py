@@ -25,7 +25,7 @@ from ctr_pipeline.dataset.parts import counts_in_parts
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.datetime_formats import ISO
-from ctr_pipeline.errors import DataError, RunFolderError, TitleLinesError
+from ctr_pipeline.errors import DataError, ReadingKeyError, RunFolderError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
@@ -477,7 +477,7 @@ def table_config(data: str, label: str | None, columns: Sequence[str] | None) ->
 
 
 def inspect_table(config: DataConfig, data: str, named: str) -> tuple[Source, DataConfig]:
-    """What files without a config hold, and how they are read: a title above them is passed over.
+    """What files without a config hold, and how they are read, as far as they tell it themselves.
 
     Args:
         config: As of `table_config`.
@@ -487,11 +487,13 @@ def inspect_table(config: DataConfig, data: str, named: str) -> tuple[Source, Da
     Raises:
         DataError: They cannot be read.
     """
-    try:
-        return inspect_paths(config, {"train": data}, {"train": named}), config
-    except TitleLinesError as error:
-        config = config.model_copy(update={"skip_lines": error.num_lines})
-        return inspect_paths(config, {"train": data}, {"train": named}), config
+    while True:
+        try:
+            return inspect_paths(config, {"train": data}, {"train": named}), config
+        except ReadingKeyError as error:
+            if getattr(config, error.key) == error.value:
+                raise
+            config = config.model_copy(update={error.key: error.value})
 
 
 def _lenient(data: DataConfig) -> DataConfig:

@@ -253,6 +253,12 @@ class DataConfig(Section):
         max_length=1,
         description="Quote character; null: no character quotes.",
     )
+    escape: Annotated[str | None, OF_FILES] = Field(
+        default=None,
+        max_length=1,
+        description="The character after it is one as any other, as in Spark's \\\" within quotes; "
+        "null: a quote within quotes is doubled.",
+    )
     skip_lines: Annotated[int, OF_FILES] = Field(
         default=0,
         ge=0,
@@ -343,6 +349,8 @@ class DataConfig(Section):
             raise ValueError("`attach` is DuckDB's, and `connection` names another database")
         if self.delimiter is not None and self.delimiter == self.quote:
             raise ValueError("delimiter and quote are the same character")
+        if self.escape is not None and self.escape in {self.delimiter, self.quote}:
+            raise ValueError("escape is the same character as delimiter or quote")
         if self.record != "auto" and self.format not in {"auto", "recordio"}:
             raise ValueError(f"`record` belongs to format: recordio, not {self.format}")
         return self

@@ -1,8 +1,8 @@
 """Rows that cannot be used: why, where, and how many of them are too many.
 
-A row is counted once, under the first reason found: wrong number of columns, then the columns in
-the order they are read. Rows are numbered from 1: in text files by the line the row starts in, as
-an editor shows it; in Parquet and RecordIO files by record.
+A row is counted once, under the first reason found: quotes, wrong number of columns, then the
+columns in the order they are read. Rows are numbered from 1: in text files by the line the row
+starts in, as an editor shows it; in Parquet and RecordIO files by record.
 """
 
 import ast
@@ -26,6 +26,7 @@ class BadRowReason(StrEnum):
     """Why a row cannot be used."""
 
     WRONG_COLUMN_COUNT = "wrong number of columns"
+    ESCAPED_QUOTE = "a backslash before a quote within a value"
     BAD_UTF8 = "not UTF-8"
     NOT_A_NUMBER = "not a number"
     BAD_WEIGHT = "weight of an element not a finite number of at least 0"
@@ -49,6 +50,8 @@ class BadRowReason(StrEnum):
 
 _REMEDIES = {
     BadRowReason.WRONG_COLUMN_COUNT: "Check data.delimiter and data.quote, mend the row",
+    BadRowReason.ESCAPED_QUOTE: "Set data.escape: \\ if it escapes the quote, or "
+    "data.quote: null if quotes are plain characters",
     BadRowReason.BAD_UTF8: "Convert the file to UTF-8",
     BadRowReason.NOT_A_NUMBER: "Mend the value, list it in data.missing_values, or use the column "
     "as categorical",

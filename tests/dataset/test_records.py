@@ -1,5 +1,6 @@
 import csv
 import io
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -18,12 +19,23 @@ from ctr_pipeline.dataset.formats.text.records import (
 )
 
 COMMA = Dialect(",", '"')
-VALUES = st.text(alphabet='ab,"\n\r;é', max_size=6)
+ESCAPED = Dialect(",", '"', "\\")
+VALUES = st.text(alphabet='ab,"\n\r;é\\', max_size=6)
 
 
 def write_quoted(rows: list[list[str]], line_end: str) -> bytes:
+    return write_rows(rows, line_end, COMMA)
+
+
+def write_rows(rows: list[list[str]], line_end: str, dialect: Dialect) -> bytes:
     stream = io.StringIO()
-    csv.writer(stream, lineterminator=line_end, quoting=csv.QUOTE_ALL).writerows(rows)
+    csv.writer(
+        stream,
+        lineterminator=line_end,
+        quoting=csv.QUOTE_ALL,
+        escapechar=dialect.escape,
+        doublequote=dialect.escape is None,
+    ).writerows(rows)
     return stream.getvalue().encode()
 
 
@@ -31,23 +43,29 @@ def write_quoted(rows: list[list[str]], line_end: str) -> bytes:
 @given(
     rows=st.lists(st.lists(VALUES, min_size=2, max_size=2), min_size=1, max_size=8),
     line_end=st.sampled_from(["\n", "\r\n", "\r"]),
+    dialect=st.sampled_from([COMMA, ESCAPED]),
 )
-def test_records_of_quoted_text_are_its_rows(rows, line_end):
-    block = write_quoted(rows, line_end)
-    records = find_records(block, COMMA)
+def test_records_of_quoted_text_are_its_rows(rows, line_end, dialect):
+    block = write_rows(rows, line_end, dialect)
+    records = find_records(block, dialect)
     texts = [block[a:b].decode() for a, b in zip(records.starts, records.ends, strict=True)]
-    assert [split_record(text, COMMA) for text in texts] == rows
+    assert [split_record(text, dialect) for text in texts] == rows
     # The line of a record is the number of line ends before it, as an editor counts them.
     for start, line in zip(records.starts, records.lines, strict=True):
         before = block[:start].decode()
         assert line == len(before.replace("\r\n", "\n").replace("\r", "\n").split("\n")) - 1
 
 
-@settings(max_examples=200, deadline=None)
-@given(block=st.text(alphabet='a,"\n\r', min_size=1, max_size=40).map(str.encode))
-def test_records_agree_with_the_parser_on_any_text(block):
-    """However oddly quotes stand, both must count the same records."""
-    if find_open_quote(block, COMMA) is not None:
+@settings(max_examples=400, deadline=None)
+@given(
+    block=st.text(alphabet='a,"\n\r\\', min_size=1, max_size=40).map(str.encode),
+    dialect=st.sampled_from([COMMA, ESCAPED, replace(ESCAPED, quote=None)]),
+)
+def test_records_agree_with_the_parser_on_any_text(block, dialect):
+    """However oddly quotes and escapes stand, both must count the same records."""
+    if find_open_quote(block, dialect) is not None:
+        return
+    if dialect.escape and block.endswith(b"\\"):
         return
     invalid = []
     table = pa_csv.read_csv(
@@ -56,12 +74,14 @@ def test_records_agree_with_the_parser_on_any_text(block):
             use_threads=False, block_size=len(block) + 1, column_names=["x", "y"]
         ),
         parse_options=pa_csv.ParseOptions(
+            quote_char=dialect.quote or False,
+            escape_char=dialect.escape or False,
             newlines_in_values=True,
             invalid_row_handler=lambda row: invalid.append(row.number) or "skip",
         ),
         convert_options=pa_csv.ConvertOptions(column_types={"x": pa.string(), "y": pa.string()}),
     )
-    assert table.num_rows + len(invalid) == len(find_records(block, COMMA).starts)
+    assert table.num_rows + len(invalid) == len(find_records(block, dialect).starts)
 
 
 @settings(max_examples=80, deadline=None)

@@ -12,7 +12,7 @@ from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.formats.text.blocks import read_text_blocks
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
-from ctr_pipeline.errors import DataError, TitleLinesError
+from ctr_pipeline.errors import DataError, ReadingKeyError
 from ctr_pipeline.specs.columns import ColumnType
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
@@ -227,10 +227,10 @@ def test_lines_above_the_names_are_found_and_skipped(tmp_path, title, delimiter)
     rows = (b"label,n,c\n" + ROWS * 200).replace(b",", delimiter)
     path = write(tmp_path / "a.csv", title + rows)
     error = refusal(path)
-    assert isinstance(error, TitleLinesError)
-    assert error.num_lines == title.count(b"\n")
-    assert f"data.skip_lines: {error.num_lines}" in error.remedy
-    source = inspect(path, skip_lines=error.num_lines)
+    assert isinstance(error, ReadingKeyError)
+    assert (error.key, error.value) == ("skip_lines", title.count(b"\n"))
+    assert f"data.skip_lines: {error.value}" in error.remedy
+    source = inspect(path, skip_lines=error.value)
     assert source.column_names == ("label", "n", "c")
     plain = inspect(write(tmp_path / "plain.csv", rows))
     assert source.head.equals(plain.head)
@@ -252,6 +252,44 @@ def test_lines_are_skipped_however_a_file_is_cut(tmp_path, end, columns):
     assert len(parts) > 2
     found = [block.data for part in parts for block in read_text_blocks(file, 64, part)]
     assert b"".join(found) == rows
+
+
+AS_SPARK = rb"""label,text,n
+0,"he said \"no\", twice",1
+1,"5\" screen",2
+0,"C:\\dir\\",3
+1,plain,4
+"""
+TEXTS = ['he said "no", twice', '5" screen', "C:\\dir\\", "plain"]
+
+
+def test_quotes_that_a_backslash_escapes(tmp_path):
+    path = write(tmp_path / "a.csv", AS_SPARK)
+    error = refusal(path)
+    assert isinstance(error, ReadingKeyError)
+    assert (error.key, error.value, error.place) == ("escape", "\\", f"{path}, row 2")
+    source = inspect(path, escape=error.value)
+    assert source.head.column("text").to_pylist() == TEXTS
+    data = DataConfig(train=str(path), escape="\\")
+    read = list(stream_rows(data, str(path), {"text": TEXT}, label_required=False))
+    assert [text for batch in read for text in batch.column("text").to_pylist()] == TEXTS
+
+
+def test_an_escaped_quote_far_behind_is_a_bad_row_with_its_remedy(tmp_path):
+    rows = b"label,text,n\n" + b'0,"a ""b""",1\n' * 100_000
+    first = write(tmp_path / "a.csv", rows)
+    path = write(tmp_path / "b.csv", rows + b'1,"a \\"b\\" c",2\n')
+    data = DataConfig(train="unused.csv")
+    with pytest.raises(DataError, match="a backslash before a quote within a value") as caught:
+        list(stream_rows(data, [str(first), str(path)], {"text": TEXT}, label_required=False))
+    assert caught.value.place == f"{path}, row 100002"
+    assert "data.escape: \\ if" in caught.value.remedy
+
+
+@pytest.mark.parametrize("value", [b'"C:\\dir\\"', b'5\\"', b'"a\\""b"'])
+def test_a_backslash_may_be_a_character_as_any_other(tmp_path, value):
+    path = write(tmp_path / "a.csv", b"label,text,n\n" + b"0,%b,1\n1,%b,2\n" % (value, value))
+    assert inspect(path).head.column("n").to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize("first", [b"sep=;\n", b'"sep=;"\r\n', b"SEP=;\n"])

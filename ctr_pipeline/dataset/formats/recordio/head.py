@@ -91,7 +91,7 @@ def read_head_of_lines(
     sample = b"\n".join(bytes(record) for record in records.between(0, _LOOKED_AT))
     check_text(sample, path)
     separator = delimiter or choose_delimiter(path, first_bytes, data, are_new=are_new)
-    dialect = Dialect(separator, data.quote)
+    dialect = Dialect(separator, data.quote, data.escape)
     if not len(join_lines(records.between(0, 1), dialect).kept):
         raise DataError(
             "the first record is empty" if not first_bytes else "the first record is not one row",

@@ -322,7 +322,7 @@ def _join(records: Records, dialect: Dialect) -> tuple[bytes, Positions | None]:
     ends = np.empty(len(records), np.int64)
     is_plain = _join_lines(records.data, records.starts, records.ends, quote, _Text(text, ends))
     size = int(ends[-1]) + 1 if len(records) else 0
-    return text[:size].tobytes(), None if is_plain else ends
+    return text[:size].tobytes(), None if is_plain and dialect.escape is None else ends
 
 
 def _is_one_row(line: bytes, dialect: Dialect) -> bool:

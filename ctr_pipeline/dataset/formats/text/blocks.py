@@ -35,7 +35,7 @@ class TextFile(DelimitedText, OneFile):
         Files are cut at line ends, where each line end ends a row: in plain files without quotes.
         """
         size = self.size_bytes()
-        is_cut = self.compression is Compression.NONE and self.dialect.quote is None
+        is_cut = self.compression is Compression.NONE and self.dialect.ends_rows_at_line_ends
         if unit_bytes is None or not is_cut or size <= unit_bytes:
             return [WHOLE]
         cuts = [0]
@@ -131,7 +131,8 @@ def _read_fully(stream: PlainStream, num_bytes: int) -> bytes:
 def _cut(carry: bytes, chunk: bytes, dialect: Dialect) -> tuple[bytes, bytes]:
     """Whole records of both together, and the rest."""
     quote = dialect.quote.encode() if dialect.quote is not None else None
-    if quote is None or (quote not in carry and quote not in chunk):
+    is_plain = quote is None or (quote not in carry and quote not in chunk)
+    if is_plain and dialect.escape is None:
         # Without quotes the last line feed decides; this way all is copied only once.
         cut = chunk.rfind(b"\n") + 1
         if not cut:

@@ -4,7 +4,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.data_files import DataFile, open_bytes
@@ -14,16 +14,18 @@ from ctr_pipeline.dataset.formats.text.records import (
     LINE,
     Dialect,
     count_lines,
+    find_escaped_quotes,
     find_first_end,
     find_last_end,
     find_records,
     split_record,
 )
-from ctr_pipeline.errors import DataError, TitleLinesError
+from ctr_pipeline.errors import DataError, ReadingKeyError
 
 LONGEST_FIRST_RECORD_BYTES = 16 << 20
 _NUMBER = re.compile(r"\s*[-+]?\d*[.,]?\d+(?:[eE][-+]?\d+)?\s*")
 _RECORDS_COMPARED = 200
+_BYTES_COMPARED = 1 << 18
 _FEWEST_COUNTED = 3
 """Two labels may be 0 and 1."""
 
@@ -63,6 +65,8 @@ class TextHead:
     def next_records(self) -> list[tuple[int, list[str]]]:
         """The fields of some records after the first, each with its line in the file, from 1."""
         body = self.records(has_header=True)
+        if len(body) > _BYTES_COMPARED:
+            body = body[: find_last_end(body[:_BYTES_COMPARED], self.dialect)] or body
         found = find_records(body, self.dialect)
         before = self.num_lines_before + count_lines(self.data[: self.first_end]) + 1
         places = zip(found.starts, found.ends, found.lines, strict=True)
@@ -116,7 +120,9 @@ def read_text_head(
         num_lines_before = num_skipped + count_lines(head[:start])
         head = head[start:]
         dialect = Dialect(
-            delimiter or told or choose_delimiter(path, head, data, are_new=are_new), data.quote
+            delimiter or told or choose_delimiter(path, head, data, are_new=are_new),
+            data.quote,
+            data.escape,
         )
         end = find_first_end(head, dialect)
         if is_whole and end is None:
@@ -146,7 +152,32 @@ def read_text_head(
     if dialect.delimiter not in first:
         _explain_titles(found, data.columns)
     check_delimiter(path, first, dialect.delimiter)
+    _explain_escapes(found)
     return found
+
+
+def _explain_escapes(head: TextHead) -> None:
+    """Raises ReadingKeyError if the rows are whole only where a backslash escapes quotes."""
+    dialect = head.dialect
+    if dialect.quote is None or dialect.escape or f"\\{dialect.quote}".encode() not in head.data:
+        return
+    escaped = replace(head, dialect=replace(dialect, escape="\\"))
+    width = len(split_record(head.first_record, escaped.dialect))
+    rows, others = head.next_records(), escaped.next_records()
+    odd = [line for line, row in rows if len(row) != width]
+    is_whole = all(len(row) == width for _, row in others)
+    found = find_escaped_quotes(head.data, dialect)
+    if is_whole and (odd or len(found)):
+        line = (
+            head.num_lines_before + count_lines(head.data[: found[0]]) + 1 if len(found) else odd[0]
+        )
+        raise ReadingKeyError(
+            "a backslash stands before a quote within a value",
+            place=f"{head.path}, row {line}",
+            key="escape",
+            value="\\",
+            otherwise=", or data.quote: null if quotes are plain characters",
+        )
 
 
 def _skip_lines(head: bytes, number: int) -> tuple[bytes, int, str | None]:
@@ -164,11 +195,11 @@ def _skip_lines(head: bytes, number: int) -> tuple[bytes, int, str | None]:
 
 
 def _explain_titles(head: TextHead, columns: Sequence[str] | None) -> None:
-    """Raises TitleLinesError if names and rows of another width stand after some first lines."""
+    """Raises ReadingKeyError if names and rows of another width stand after some first lines."""
     text = head.data[:_TITLES_LOOKED_AT].decode("utf-8", "replace")
     lines = [line.group().rstrip() for line in re.finditer(r".*(?:\r\n|\n|\r)", text)]
     for delimiter in dict.fromkeys((head.dialect.delimiter, *_DELIMITERS)):
-        dialect = Dialect(delimiter, head.dialect.quote)
+        dialect = replace(head.dialect, delimiter=delimiter)
         rows = [split_record(line, dialect) if line else [] for line in lines]
         width, times = Counter(len(row) for row in rows).most_common(1)[0] if rows else (0, 0)
         first = next((place for place, row in enumerate(rows) if len(row) == width), 0)
@@ -179,11 +210,12 @@ def _explain_titles(head: TextHead, columns: Sequence[str] | None) -> None:
         if (are_names and len({*names}) == width) or (columns and len(columns) == width):
             separator = _DELIMITER_NAMES.get(delimiter, repr(delimiter))
             num_lines = head.num_lines_before + first
-            raise TitleLinesError(
+            raise ReadingKeyError(
                 f"has {width} columns, separated by {separator}, from row {num_lines + 1} on; what "
                 "stands before is no row",
-                num_lines,
                 place=str(head.path),
+                key="skip_lines",
+                value=num_lines,
             )
 
 
@@ -199,12 +231,13 @@ def check_text(head: bytes, path: DataFile) -> None:
 
 
 def check_dialect(data: DataConfig) -> None:
-    """Raises DataError unless delimiter and quote are ASCII characters and no line ends."""
-    for key, character in (("data.delimiter", data.delimiter), ("data.quote", data.quote)):
+    """Raises DataError unless delimiter, quote and escape are ASCII characters and no line ends."""
+    for key in ("delimiter", "quote", "escape"):
+        character = getattr(data, key)
         if character is not None and (not character.isascii() or character in "\r\n\x00"):
             raise DataError(
-                f"{character!r} cannot separate or quote fields",
-                place=key,
+                f"{character!r} cannot separate, quote or escape",
+                place=f"data.{key}",
                 remedy="Use one ASCII character that is no line end",
             )
 
@@ -217,7 +250,7 @@ def choose_delimiter(path: DataFile, head: bytes, data: DataConfig, *, are_new: 
     first_line = re.split(rb"[\r\n]", head, maxsplit=1)[0].decode("utf-8", "replace")
 
     def num_fields(delimiter: str) -> int:
-        return len(split_record(first_line, Dialect(delimiter, data.quote)))
+        return len(split_record(first_line, Dialect(delimiter, data.quote, data.escape)))
 
     told = data.delimiter or ("\t" if data.format == "tsv" else None)
     if told is not None and not (are_new and num_fields(told) == 1):

@@ -31,6 +31,7 @@ from ctr_pipeline.dataset.formats.text.records import (
     Dialect,
     RecordPositions,
     count_lines,
+    find_escaped_quotes,
     find_records,
     split_record,
 )
@@ -96,8 +97,10 @@ def _read_csv(
     invalid_row_handler: Any = None,
 ) -> pa.Table:
     quote = file.dialect.quote
+    escape = file.dialect.escape
     is_quoted = quote is not None and quote.encode() in block
-    is_whole = is_quoted or invalid_row_handler is not None
+    is_escaped = escape is not None and escape.encode() in block
+    is_whole = is_quoted or is_escaped or invalid_row_handler is not None
     return pa_csv.read_csv(
         pa.BufferReader(block),
         read_options=pa_csv.ReadOptions(
@@ -108,7 +111,8 @@ def _read_csv(
         parse_options=pa_csv.ParseOptions(
             delimiter=file.dialect.delimiter,
             quote_char=quote if is_quoted else False,
-            newlines_in_values=is_quoted,
+            escape_char=escape if is_escaped else False,
+            newlines_in_values=is_quoted or is_escaped,
             invalid_row_handler=invalid_row_handler,
         ),
         convert_options=convert,
@@ -117,6 +121,8 @@ def _read_csv(
 
 def _parse_fast(block: TextBlock, plan: ReadingPlan) -> ParsedBlock | None:
     """The block's rows if all of them are good, else None."""
+    if len(find_escaped_quotes(block.data, block.file.dialect)):
+        return None
     types = {name: ARROW_TYPES[kind] for name, kind in plan.types.items()}
     if plan.label is not None:
         types[plan.label] = pa.float64() if plan.label_values is None else pa.string()
@@ -194,8 +200,16 @@ def _parse_exact(block: TextBlock, plan: ReadingPlan) -> ParsedBlock:
     def show_row(index: int) -> str:
         return str(wrong_counts[int(wrong[index])].text)
 
+    def show_record(index: int) -> str:
+        record = escaped[index]
+        raw = block.data[records.starts[record] : records.ends[record]]
+        return raw.decode("utf-8", "backslashreplace")
+
+    quotes = find_escaped_quotes(block.data, block.file.dialect)
+    escaped = np.unique(np.searchsorted(records.starts, quotes, side="right") - 1)
+    faults.reject(escaped, BadRowReason.ESCAPED_QUOTE, None, show_record)
     faults.reject(wrong, BadRowReason.WRONG_COLUMN_COUNT, None, show_row, count_columns)
-    kept = np.flatnonzero(faults.good)
+    kept = np.setdiff1d(np.arange(len(records.starts)), wrong)
     if len(kept) != table.num_rows:
         raise AssertionError(
             f"{block.path}: {len(kept)} records by position, {table.num_rows} by the parser"
