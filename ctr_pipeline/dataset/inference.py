@@ -15,6 +15,7 @@ length.
 """
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +44,9 @@ _MOST_AGAIN = 0.1
 """Share of the values of such a clock that were there before."""
 
 _DELIMITERS = ("|", ";", ",")
+_BLANK = " "
+_FEWEST_BEYOND_A_COMMA = 0.05
+"""Share of values with several commas, from which no comma is a decimal one."""
 _LEAST_TEXTS = 20
 _LEAST_ELEMENTS = 1.3
 """A value, on average."""
@@ -181,7 +185,8 @@ def infer_sequence(values: pa.Array | pa.ChunkedArray) -> SequenceSpec | None:
 
     A delimiter makes lists if values differ in their number of elements, no element has a blank
     around it, and elements come again: an address has delimiters, too. A comma between digits alone
-    may be a decimal one.
+    may be a decimal one, or divide thousands. A blank makes lists of digits alone: words with
+    blanks between them may be one text.
 
     Args:
         values: Text of one column's first rows.
@@ -189,7 +194,7 @@ def infer_sequence(values: pa.Array | pa.ChunkedArray) -> SequenceSpec | None:
     texts = [text for text in values.to_pylist() if text]
     if len(texts) < _LEAST_TEXTS:
         return None
-    for delimiter in _DELIMITERS:
+    for delimiter in (*_DELIMITERS, _BLANK):
         lists = [[element for element in text.split(delimiter) if element] for text in texts]
         elements = [element for one in lists for element in one]
         weighted = [_WEIGHTED_ELEMENT.fullmatch(element) for element in elements]
@@ -200,10 +205,22 @@ def infer_sequence(values: pa.Array | pa.ChunkedArray) -> SequenceSpec | None:
             and len(elements) >= _LEAST_ELEMENTS * len(texts)
             and all(element == element.strip() for element in elements)
             and len(names) <= _MOST_DIFFERENT * len(elements)
-            and not (delimiter == "," and all(element.isdigit() for element in elements))
+            and _divides_elements(delimiter, lists, elements)
         ):
             return SequenceSpec(delimiter=delimiter, weights=has_weights)
     return None
+
+
+def _divides_elements(
+    delimiter: str, lists: Sequence[Sequence[str]], elements: Sequence[str]
+) -> bool:
+    """Whether a delimiter has no other meaning in these values."""
+    are_digits = all(element.isdigit() for element in elements)
+    if delimiter != "," or not are_digits:
+        return delimiter != _BLANK or are_digits
+    num_longer = sum(len(one) > 2 for one in lists)
+    are_thousands = all(len(element) == 3 for one in lists for element in one[1:])
+    return num_longer >= _FEWEST_BEYOND_A_COMMA * len(lists) and not are_thousands
 
 
 def counts_rows(values: pa.Array | pa.ChunkedArray) -> bool:

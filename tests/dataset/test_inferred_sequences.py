@@ -26,6 +26,12 @@ def lists(delimiter, element, least=1):
             lists(";", lambda: f"i{CHANCE.randrange(50)}:{CHANCE.random():.3f}"),
             SequenceSpec(delimiter=";", weights=True),
         ),
+        # Histories of ids.
+        (lists(",", lambda: str(CHANCE.randrange(50))), SequenceSpec(delimiter=",")),
+        (lists(" ", lambda: str(CHANCE.randrange(50))), SequenceSpec(delimiter=" ")),
+        (lists(" ", lambda: f"word{CHANCE.randrange(50)}"), None),
+        (lists(",", lambda: str(100 + CHANCE.randrange(50))), None),
+        ([f"{index % 5} {index % 7}" for index in range(ROWS)], None),
         ([f"Street {index % 9}, Town, Land" for index in range(ROWS)], None),
         ([f"s{index},t{index}" + ",u" * (index % 2) for index in range(ROWS)], None),
         ([f"{index % 5}|{index % 7}" for index in range(ROWS)], None),
@@ -35,8 +41,8 @@ def lists(delimiter, element, least=1):
         ([f"v{index % 9}" for index in range(ROWS)], None),
         (["a|b"] + [f"v{index % 9}" for index in range(ROWS)], None),
     ],
-    ids=["bars", "commas", "weights", "address", "new", "pairs", "decimal", "few", "missing",
-         "none", "once"],
+    ids=["bars", "commas", "weights", "ids", "ids and blanks", "words", "thousands", "codes",
+         "address", "new", "pairs", "decimal", "few", "missing", "none", "once"],
 )  # fmt: skip
 def test_lists_are_told_from_what_has_delimiters(texts, expected):
     assert infer_sequence(pa.array(texts, pa.string())) == expected
