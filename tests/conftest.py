@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from ctr_pipeline.export import proving_process
 from ctr_pipeline.export.proving_process import ProvingProcess
@@ -28,6 +29,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
+
+# How long an example takes tells how busy the machine is.
+settings.register_profile("without_deadline", deadline=None)
+settings.load_profile("without_deadline")
 
 # What is made until all tests are known stays: looking it over for cycles takes seconds.
 gc.disable()

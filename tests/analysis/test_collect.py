@@ -88,7 +88,7 @@ def test_names_that_differ_from_the_label_by_case_only(collect):
     assert statistics.columns["Label"].num_distinct == 2
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     names=st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),

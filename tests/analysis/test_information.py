@@ -56,7 +56,7 @@ def row_by_row(sizes, smoothing):
     return gain / len(rows), value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(
         st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))),
@@ -78,7 +78,7 @@ def test_it_is_the_definition_row_by_row(sizes):
         assert found.information_value == pytest.approx(max(value, 0.0), abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sizes=st.lists(
         st.integers(1, 9).flatmap(

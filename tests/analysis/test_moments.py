@@ -46,7 +46,7 @@ def exact_moments(values):
     return float(mean), float(Fraction(deviation) * scale), float(third / scale**3) / deviation**3
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(values=st.lists(NUMBERS, min_size=1, max_size=30))
 def test_equal_exact_fractions(collect, values):
     column = collect({"x": values}).columns["x"]
@@ -183,7 +183,7 @@ def reference_chain(x: np.ndarray, chain) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: ",".join(t.name for t in chain) or "-")
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(
     values=st.lists(
         st.one_of(

@@ -57,7 +57,7 @@ def words_of(folder, vocabulary):
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     rows=st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=4)), min_size=2, max_size=30),
     min_count=st.integers(1, 3),

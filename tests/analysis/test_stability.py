@@ -144,7 +144,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_numbers_equal_counting(tmp_path_factory, data):
     old = data.draw(st.lists(NUMBERS, min_size=1, max_size=60))
@@ -176,7 +176,7 @@ def check_intervals(found, old, new):
 TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "é", "nul\0", "'; DROP TABLE x", "A"]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_texts_equal_counting(tmp_path_factory, data):
     texts = st.one_of(TEXTS, st.text("xyz", min_size=1, max_size=3))

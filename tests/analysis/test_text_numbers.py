@@ -32,7 +32,7 @@ def text(**chains):
 
 @pytest.mark.parametrize("num_examples", [5, pytest.param(25, marks=pytest.mark.slow)])
 def test_moments_and_quantiles_equal_counting(collect, num_examples):
-    @settings(max_examples=num_examples, deadline=None)
+    @settings(max_examples=num_examples)
     @given(rows=ROWS, min_count=st.integers(1, 3), smoothing=st.floats(0.1, 50.0))
     def check_any_rows(rows, min_count, smoothing):
         check_statistics(collect, rows, min_count, smoothing)

@@ -47,7 +47,7 @@ def assert_weighted(moments, values, weights):
     assert moments.standard_deviation == pytest.approx(math.sqrt(variance), rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(rows=ROWS)
 @example(rows=[(0.0, 1.0), (1 / 8, 1e-307)])
 def test_moments_weigh_rows(collect, rows):
@@ -140,7 +140,7 @@ WEIGHED_ROWS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=WEIGHED_ROWS, smoothing=st.floats(0.1, 50), folds=st.sampled_from([None, 3]))
 def test_target_encode_weighs_rows(collect, tmp_path_factory, rows, smoothing, folds):
     """The final table, the encodings of training rows and the moments after it, by counting."""

@@ -130,7 +130,7 @@ def test_digits_that_a_float32_has_not_are_counted(tmp_path):
 VALUES = st.text(st.sampled_from("ab\",;\t\n\r é'0"), max_size=5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=9),
     st.sampled_from(["x.csv", "x.tsv", "x.recordio"]),

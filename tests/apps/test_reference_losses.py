@@ -23,7 +23,7 @@ RNG = np.random.default_rng(5)
 
 
 @given(mean=st.floats(-5, 5), variance=st.floats(0.01, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_integral_equals_adaptive_quadrature(mean, variance):
     deviation = variance**0.5
     expected, _ = integrate.quad(

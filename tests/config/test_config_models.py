@@ -50,6 +50,8 @@ KEYS = {
     "data.key_value.keys": (["age"], "age"),
     "data.delimiter": (";", ";;"),
     "data.quote": (None, '""'),
+    "data.escape": ("\\", "ab"),
+    "data.skip_lines": (2, -1),
     "data.label": ("click", 1),
     "data.positive": ("yes", ["yes"]),
     "data.negative": ("no", ["no"]),

@@ -43,7 +43,7 @@ def test_bad_range_is_refused(text, reason):
         expand_range(text)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     prefix=st.text(alphabet="abcXYZ_", max_size=5),
     suffix=st.text(alphabet="abcXYZ_", max_size=5),

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.dictionaries import (
@@ -31,7 +31,6 @@ def bits_of(values):
     return [None if value is None else np.float64(value).tobytes() for value in values]
 
 
-@settings(deadline=None)
 @given(st.lists(TEXT, max_size=60), st.integers(0, 10))
 def test_texts(values, offset):
     column = pa.array([None] * offset + values, pa.string()).slice(offset)
@@ -68,14 +67,12 @@ def merged(parts, kind):
     return found, rows
 
 
-@settings(deadline=None)
 @given(parts_of(TEXT))
 def test_dictionaries_merge_to_that_of_all_rows(parts):
     found, rows = merged(parts, pa.string())
     assert found.equals(encode_dictionary(pa.array(rows, pa.string())))
 
 
-@settings(deadline=None)
 @given(parts_of(NUMBER))
 def test_dictionaries_of_numbers_merge_by_their_bits(parts):
     found, rows = merged(parts, pa.float64())
@@ -83,7 +80,6 @@ def test_dictionaries_of_numbers_merge_by_their_bits(parts):
     assert bits_of(found.dictionary.take(found.indices).to_pylist()) == bits_of(rows)
 
 
-@settings(deadline=None)
 @given(st.lists(NUMBER, max_size=60), st.integers(0, 10))
 def test_numbers_are_told_apart_by_their_bits(values, offset):
     column = pa.array([None] * offset + values, pa.float64(), from_pandas=False).slice(offset)

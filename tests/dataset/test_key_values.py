@@ -192,7 +192,7 @@ def connection():
 
 @pytest.mark.parametrize("num_examples", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_values_are_those_of_plain_python_and_of_sql(connection, num_examples):
-    @settings(max_examples=num_examples, deadline=None)
+    @settings(max_examples=num_examples)
     @given(texts=st.lists(TEXTS, min_size=1, max_size=20))
     def check_any_texts(texts):
         check_values(connection, texts)

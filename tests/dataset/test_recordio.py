@@ -93,7 +93,7 @@ records_of_any_kind = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     records=records_of_any_kind,
     compressor=st.sampled_from(Compressor),
@@ -116,7 +116,7 @@ def test_what_is_written_is_read(tmp_path_factory, records, compressor, chunk_by
         assert some == records[3:17]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(max_size=200_000) | st.binary(max_size=9).map(lambda part: part * 30_000))
 def test_a_snappy_stream_of_many_frames(tmp_path_factory, record):
     path = saved(

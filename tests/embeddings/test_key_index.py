@@ -48,7 +48,7 @@ class Rows:
 
 
 @pytest.mark.usefixtures("small_steps")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 900)), max_size=12))
 def test_every_row_is_found_at_every_step_of_the_growth(calls):
     rows = Rows()

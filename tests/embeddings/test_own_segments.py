@@ -108,7 +108,7 @@ def content(store):
     return file.getvalue()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, 12))
 def test_a_table_is_trained_as_in_a_store_of_its_own(seed, num_steps, num_rows):
     """Bit for bit: initial values, optimizer, L2 by counts, reduction, in both forms of update."""

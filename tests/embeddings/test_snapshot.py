@@ -90,7 +90,7 @@ OPERATIONS = st.one_of(
 
 @pytest.mark.parametrize("num_examples", [15, pytest.param(80, marks=pytest.mark.slow)])
 def test_a_cut_is_the_state_at_its_instant_whatever_goes_on(tmp_path_factory, num_examples):
-    @settings(max_examples=num_examples, deadline=None)
+    @settings(max_examples=num_examples)
     @given(
         operations=st.lists(OPERATIONS, max_size=30),
         chunk_rows=st.sampled_from([1, 7, 100, 1000]),

@@ -92,9 +92,7 @@ def longest_file(num_bytes):
 
 
 @given(st.integers(0, 200_000), st.integers(1, 3), st.sampled_from([4096, 1 << 24]))
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_stream_trains_the_same_bits_under_any_limit(tmp_path_factory, limit, threads, growth):
     folder = tmp_path_factory.mktemp("rows")
     with pytest.MonkeyPatch.context() as patch:

@@ -95,7 +95,7 @@ def batches(draw):
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(batches(), min_size=1, max_size=6), st.integers(0, 2**32 - 1))
 def test_agrees_with_a_dict_of_rows(steps, seed):
     rng = np.random.default_rng(seed)
@@ -126,7 +126,7 @@ def test_agrees_with_a_dict_of_rows(steps, seed):
             np.testing.assert_allclose(value, expected, rtol=2e-4, atol=2e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batches(), st.sampled_from([(0, 1, 2), (1, 1, 2), (1, 0, 1), (1, 1, 1)]))
 def test_prepare_lists_every_occurrence_once(batch, field_tables):
     ids, num_valid, _ = batch
@@ -335,7 +335,6 @@ def test_updates_by_key_equal_updates_by_occurrence():
     assert (other.read_rows(np.array([missing])) == 0).all()
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 6), st.sampled_from([1, 3]))
 def test_ids_below_the_count_have_no_row_and_change_nothing_for_the_others(
     seed, admit_after, threads

@@ -97,7 +97,7 @@ def log(tmp_path):
     return write_log(make_store(), tmp_path, steps)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(
         st.lists(st.sampled_from(EVERYTHING.tolist()), unique=True, min_size=1, max_size=60),

@@ -132,7 +132,7 @@ def test_close_writes_what_waits_frees_the_lock_and_may_be_called_twice(shared_e
 VALUES = st.text() | st.integers() | st.floats(allow_nan=False)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     commits=st.lists(
         st.tuples(

@@ -76,7 +76,7 @@ def test_bins_of_distinct_predictions_have_equal_rows():
     assert expected_calibration_error(bins) == pytest.approx(error)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.5, 0.9])), min_size=1),
     st.integers(2, 12),

@@ -19,7 +19,7 @@ def test_allowed_names_stay_and_others_get_the_nearest() -> None:
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text(min_size=1, max_size=6), unique=True, max_size=20))
 def test_names_are_allowed_and_unique(columns: list[str]) -> None:
     names = choose_input_names(columns)

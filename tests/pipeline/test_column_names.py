@@ -67,9 +67,7 @@ def test_names_that_mean_something_elsewhere(tmp_path):
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12)

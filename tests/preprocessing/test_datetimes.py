@@ -78,7 +78,7 @@ def assert_equal_faces(texts, format):
     return seconds
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(moment=MOMENTS, offset=st.none() | OFFSETS, separator=st.sampled_from("T "),
        cut=st.sampled_from(["date", "minutes", "seconds", "fraction"]), colon=st.booleans(),
        digits=st.integers(1, 9))  # fmt: skip
@@ -147,7 +147,7 @@ PIECES = [
 ALMOST = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(texts=st.lists(st.one_of(ALMOST, st.text(max_size=30)), min_size=1, max_size=10))
 @example(texts=["2024-02-30", "2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "0000-01-01"])
 @example(texts=["0001-01-01T00:00+23:59", "9999-12-31T23:59-23:59", "0001-01-01", "9999-12-31"])
@@ -159,14 +159,14 @@ def test_both_faces_agree_on_texts_that_are_almost_times(texts):
     assert_equal_faces([text.encode("utf-8", "surrogatepass") for text in texts], "iso")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(texts=st.lists(st.binary(max_size=40), min_size=1, max_size=10))
 def test_both_faces_agree_on_any_bytes(texts):
     for format in FORMATS:
         assert_equal_faces(texts, format)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(numbers=st.lists(st.integers(-(10**20), 10**20), min_size=1, max_size=10))
 @example(numbers=[9 * 10**18 - 1, 9 * 10**18, -(9 * 10**18) + 1, 1_709_686_869_200_689_522])
 @example(numbers=[0, -1, 999, 1000, -1000, -999, FIRST_SECOND, FIRST_SECOND - 1, LAST_SECOND + 1])
@@ -186,7 +186,7 @@ def test_epochs_are_divided_downwards(numbers):
         assert assert_equal_faces(texts, format).tolist() == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(moment=MOMENTS)
 def test_patterns_are_what_python_reads(moment):
     for format in FORMATS[4:]:

@@ -137,7 +137,7 @@ ANY_TEXT = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     numbers=st.lists(ANY_NUMBER, min_size=1, max_size=30),
     texts=st.lists(ANY_TEXT, min_size=1, max_size=30),

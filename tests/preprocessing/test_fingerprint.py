@@ -27,7 +27,7 @@ def test_every_length_equals_tensorflow():
     np.testing.assert_array_equal(keys(pa.array(values, pa.binary())), tensorflow_keys(values))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=200)), max_size=20))
 def test_any_bytes_equal_tensorflow(values):
     expected = tensorflow_keys(values)

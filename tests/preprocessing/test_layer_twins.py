@@ -40,7 +40,7 @@ missing_ids = st.none() | st.integers(0, 99)
 
 
 def twins(test):
-    return settings(max_examples=60, deadline=None)(test)
+    return settings(max_examples=60)(test)
 
 
 def kernel_values(values):

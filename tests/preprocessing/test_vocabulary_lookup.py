@@ -25,7 +25,7 @@ def oracle(vocabulary, values, oov_buckets):
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(st.binary(max_size=80), unique=True, max_size=40),
     st.lists(st.binary(max_size=80), max_size=20),

@@ -367,7 +367,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(steps=ACTIONS, between=ACTIONS)
 def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole(steps, between):
     """Three members act; `between` are acts of the others before each call of a storage."""

@@ -42,7 +42,7 @@ schedules = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(schedules)
 def test_rises_to_one_during_warm_up_and_never_after_it(schedule):
     factors = [learning_rate_factor(schedule, step) for step in range(1, 300)]

@@ -64,7 +64,7 @@ def test_last_epoch_ends_it():
 losses = st.lists(st.floats(0.1, 1.0), min_size=1, max_size=12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(losses, st.integers(1, 4), st.floats(0, 0.3), st.integers(1, 12))
 def test_stops_at_the_latest_when_patience_or_epochs_end(values, patience, tolerance, most):
     rule = EarlyStopping(tolerance=tolerance, patience=patience)

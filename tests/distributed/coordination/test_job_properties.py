@@ -10,7 +10,6 @@ SETTINGS = settings(
     stateful_step_count=16,
     derandomize=True,
     database=None,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )

@@ -45,7 +45,6 @@ def test_a_server_that_served_nothing_has_no_busy_partition():
 
 
 @given(st.integers(1, 40), st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(1, 9))
-@settings(deadline=None)
 def test_moves_end_with_as_many_partitions_at_each_wanted_server(partitions, numbers, most):
     placement = even_placement(partitions, 10, numbers[0], is_divided=True)
     for wanted in numbers[1:]:
@@ -187,7 +186,7 @@ def test_skewed_load_becomes_even_and_then_nothing_moves(seed):
     st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=1, max_size=4),
     st.floats(0.1, 100.0),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_whatever_the_load_moves_make_nothing_worse_and_end(weights, cores, most_speed):
     cluster = Cluster(weights, len(cores), most_speed=most_speed, cores=tuple(cores))
     speed = cluster.speed

@@ -2,7 +2,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from job_specs import job_spec
 
@@ -13,7 +13,6 @@ SPEC = job_spec(num_dense=10)
 
 
 @given(st.integers(1, 100), st.integers(1, 12))
-@settings(deadline=None)
 def test_each_partition_has_one_owner(num_partitions, num_servers):
     spec = replace(SPEC, num_partitions=num_partitions, num_parameter_servers=num_servers)
     placement = balanced_placement(spec)
@@ -25,7 +24,6 @@ def test_each_partition_has_one_owner(num_partitions, num_servers):
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))
-@settings(deadline=None)
 def test_ranges_follow_each_other_and_are_of_near_equal_length(num_dense, num_servers):
     ranges = balanced_placement(
         replace(SPEC, num_dense=num_dense, num_parameter_servers=num_servers)

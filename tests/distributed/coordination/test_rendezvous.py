@@ -563,6 +563,5 @@ TestRendezvousMachine = RendezvousMachine.TestCase
 TestRendezvousMachine.settings = settings(
     max_examples=60,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.rounds import (
@@ -26,7 +26,6 @@ def batch(number, task=0, attempt=1):
 
 
 @given(st.integers(0, 100), st.integers(0, 100))
-@settings(deadline=None)
 def test_asynchronous_pushes_are_always_applied(version, pulled):
     assert admit_push(rule("async"), version=version, pulled_version=pulled) == Admission(
         "apply", 1.0
@@ -45,7 +44,6 @@ def test_the_learning_rate_is_divided_by_the_staleness(mode, staleness, expected
 
 
 @given(st.integers(0, 100), st.integers(0, 100))
-@settings(deadline=None)
 def test_bounded_pushes_are_never_refused(version, pulled):
     found = admit_push(rule("bounded", max_staleness=0), version=version, pulled_version=pulled)
     assert found == Admission("apply", 1.0)
@@ -115,7 +113,6 @@ def test_a_withdrawn_push_leaves_the_others():
     st.frozensets(st.integers(0, 4)),
     st.integers(2, 5),
 )
-@settings(deadline=None)
 def test_a_round_is_complete_if_it_is_full_or_nobody_else_can_push(workers, active, wait):
     found = Round()
     for number, worker in enumerate(workers):

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.row_steps import Made, RowSteps
@@ -194,7 +194,6 @@ class Rehearsal:
 
 
 @given(st.lists(st.tuples(st.integers(0, 18), st.sets(st.integers(0, 2), min_size=1)), max_size=12))
-@settings(deadline=None)
 def test_each_step_is_applied_once_whoever_is_lost_and_comes_back(happened):
     rehearsal = Rehearsal(3)
     alive = rehearsal.members

@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.step_sums import Complete, StepSums, Void, Waiting
@@ -74,7 +74,6 @@ events = st.lists(
 
 
 @given(events)
-@settings(deadline=None)
 def test_every_call_is_answered_once_and_none_after_its_world(happened):
     sums, version, waiting = StepSums(), 1, set()
     sums.begin(version, 2)

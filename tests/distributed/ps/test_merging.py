@@ -2,7 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.ps.merging import (
@@ -26,7 +26,6 @@ def gradients(keys):
 
 
 @given(st.lists(KEYS, min_size=1, max_size=4))
-@settings(deadline=None)
 def test_pushes_add_up_by_key(pushes):
     found = merge_rows([gradients(keys) for keys in map(dict.fromkeys, pushes)])
     sums, occurrences = {}, Counter()
@@ -42,7 +41,6 @@ def test_pushes_add_up_by_key(pushes):
 
 
 @given(KEYS)
-@settings(deadline=None)
 def test_each_key_stands_once_afterwards(keys):
     found = without_repeats(gradients(keys))
     assert len(set(found.keys.tolist())) == len(found.keys) == len(set(keys))

@@ -213,7 +213,7 @@ class World:
 @pytest.mark.parametrize("num_examples", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_whatever_comes_between_the_steps_of_a_move_is_applied_once(spec, num_examples):
     @given(st.integers(0, 1 << 30))
-    @settings(deadline=None, max_examples=num_examples)
+    @settings(max_examples=num_examples)
     def check_moves(seed):
         world = World(spec, num_cores=4, seed=seed)
         for _ in range(3):

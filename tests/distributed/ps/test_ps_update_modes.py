@@ -269,9 +269,7 @@ def test_a_rollback_between_a_round_and_its_answers_is_told(start):
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), min_size=2, max_size=4),
 )
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rounds_apply_every_member_once(start, members):
     core = start(UpdateRule(update="sync", grads_to_wait=len(members)))
     calls = [

@@ -17,7 +17,6 @@ SETTINGS = settings(
     stateful_step_count=12,
     derandomize=True,
     database=None,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     report_multiple_bugs=False,
 )

@@ -19,7 +19,7 @@ def test_a_step_ends_with_its_epoch():
     assert steps == [RecordStep(6, 10), RecordStep(10, 18), RecordStep(18, 20)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     num_records=st.integers(1, 9000),
     epochs=st.integers(1, 3),

@@ -101,7 +101,6 @@ def assert_same(found, expected):
 
 
 @given(messages())
-@settings(deadline=None)
 def test_messages_arrive_as_they_were_sent(message):
     assert_same(type(message).decode(message.encode()), message)
 
@@ -144,14 +143,12 @@ def test_the_layout_is_little_endian_and_fixed():
 
 
 @given(st.binary(max_size=400), st.sampled_from(KINDS))
-@settings(deadline=None)
 def test_garbage_is_malformed(data, kind):
     with pytest.raises(MalformedMessage):
         kind.decode(data)
 
 
 @given(messages(), st.data())
-@settings(deadline=None)
 def test_other_lengths_are_malformed(message, data):
     sent = message.encode()
     cut = data.draw(st.integers(0, len(sent) - 1))
@@ -162,7 +159,7 @@ def test_other_lengths_are_malformed(message, data):
 
 
 @given(messages(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_changed_header_is_malformed_or_a_message_of_the_same_size(message, data):
     sent = bytearray(message.encode())
     place = data.draw(st.integers(0, 135))
@@ -193,7 +190,6 @@ def test_rows_without_values_cannot_be_so_many(count):
 
 
 @given(messages(), st.sampled_from(KINDS))
-@settings(deadline=None)
 def test_a_message_of_another_kind_is_malformed(message, kind):
     if kind is not type(message):
         with pytest.raises(MalformedMessage, match="no "):

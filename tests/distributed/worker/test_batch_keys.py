@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.placement import even_placement
@@ -17,7 +17,6 @@ NUM_PARTITIONS = 8
 TABLES = (TableSpec("a", 100), TableSpec("b", 100))
 
 
-@settings(deadline=None)
 @given(
     ids=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=30),
     num_servers=st.integers(1, 4),
@@ -39,7 +38,6 @@ def test_each_server_has_the_keys_of_its_partitions(ids, num_servers):
     )
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 60)), st.lists(st.integers(0, 60), unique=True))
 def test_common_places_are_those_of_a_set(keys, others):
     found = common_positions(np.array(list(keys), np.int64), np.array(others, np.int64))

@@ -124,7 +124,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(steps)
 def test_the_master_always_comes_to_know_exactly_what_was_done(actions):
     """Whatever is lost, repeated or late: at the end the sum of reports is what was trained."""

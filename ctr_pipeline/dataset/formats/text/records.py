@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES
+
 LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?=[^\n]))")
 """A line with its end, whatever is quoted; at the end of a block CR may be the half of an end."""
 
+csv.field_size_limit(LONGEST_VALUE_BYTES)
 Positions = npt.NDArray[np.int64]
 _LF, _CR = 10, 13
 

@@ -103,7 +103,7 @@ def test_another_master_reads_what_was_committed(path):
     second.close()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     commits=st.lists(
         st.tuples(
