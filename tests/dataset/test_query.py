@@ -1,5 +1,6 @@
 """Rows of a SELECT: their types, their order, and when they count as changed."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import fsspec
 import pytest
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
+from ctr_pipeline.dataset.formats.query.csv_types import type_csv
 from ctr_pipeline.dataset.ingest import RowsToRead, ingest
 from ctr_pipeline.dataset.inspection import format_of_address, inspect_source
 from ctr_pipeline.dataset.parts import read_columns
@@ -221,6 +223,119 @@ def test_a_file_beside_a_query_is_refused(folder):
 
 
 READS_ONLY = r"data\.query: is no SELECT but {}, and a source only reads\. Write a SELECT"
+
+
+def write_ids(folder, *, num_rows=30, last=None):
+    """Columns that DuckDB would read as other values than they are written as."""
+    texts = "00078,2024-01-02 03:04:05"
+    rows = [
+        f"{i % 2},{'32813e21' if i % 2 else '007'},{texts},{i},{i / 4},true"
+        for i in range(num_rows)
+    ]
+    names = "label,hex,zip,time,n,price,flag"
+    (folder / "ids.csv").write_text("\n".join([names, *rows, *([last] if last else [])]) + "\n")
+
+
+@pytest.mark.parametrize(
+    "scan",
+    [
+        "'ids.csv'",
+        '"ids.csv" AS ids',
+        "read_csv('ids.csv') ids",
+        "read_csv_auto(['ids.csv'], filename = true) ids",
+        "read_csv('ids.csv', types = {'n': 'BIGINT'}) ids",
+        "(FROM 'ids.csv') ids",
+        "(WITH a AS (SELECT * FROM 'ids.csv') FROM a) ids",
+    ],
+)
+def test_csv_has_the_values_in_a_query_that_it_has_alone(folder, scan):
+    write_ids(folder)
+    columns = "label, ids.hex, zip, time, n, price, flag"
+    data = DataConfig(query=f"SELECT {columns} FROM {scan} WHERE n >= 0 ORDER BY n", split=WHOLE)
+    alone = inspect_source(DataConfig(train="ids.csv", split=WHOLE))
+    source = inspect_source(data)
+    assert source.inferred_types == alone.inferred_types
+    texts = {name: TEXT for name in alone.column_names if name not in {"label", "price"}}
+    of_file = ingest_all(DataConfig(train="ids.csv", split=WHOLE), alone, texts, folder / "a")
+    assert ingest_all(data, source, texts, folder / "b") == of_file
+    numbers = {"n": NUMBER, "price": NUMBER}
+    of_file = ingest_all(DataConfig(train="ids.csv", split=WHOLE), alone, numbers, folder / "c")
+    assert ingest_all(data, source, numbers, folder / "d") == of_file
+
+
+def ingest_all(data, source, types, folder):
+    wanted = RowsToRead(data, source, types, seed=0)
+    rows = ingest(wanted, folder, threads=2, progress=SilentProgress())
+    return read_columns(rows.splits["train"].files, list(types)).to_pydict()
+
+
+def test_numbers_and_texts_of_csv_are_used_as_such(folder):
+    write_ids(folder)
+    query = "SELECT label, n % 7 AS week, 'u' || n AS name, price * 2 AS twice FROM 'ids.csv'"
+    found = rows_of(query, {"week": NUMBER, "name": TEXT, "twice": NUMBER}, folder)
+    assert found == {
+        "week": [float(i % 7) for i in range(30)],
+        "name": [f"u{i}" for i in range(30)],
+        "twice": [i / 2 for i in range(30)],
+    }
+    query = "SELECT label, hex FROM 'ids.csv' USING SAMPLE 50 PERCENT (bernoulli, 3)"
+    assert 0 < len(rows_of(query, {"hex": TEXT}, folder / "sample")["hex"]) < 30
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "says", "mended"),
+    [
+        (
+            "1,x,0,t,0.5,1,true",
+            NUMBER,
+            r"fails: 0\.5 is no whole number in column 'n' of a CSV file\. Its first rows hold "
+            r"whole numbers alone: .* read_csv\('FILE', types = \{'n': 'DOUBLE'\}\)",
+            "read_csv('ids.csv', types = {'n': 'DOUBLE'})",
+        ),
+        (
+            "1,x,0,t,1,none,true",
+            TEXT,
+            "line 25002 of 'ids.csv', column 'price': Could not convert string \"none\" to 'DOUBLE'"
+            r"\. Name its type, as in read_csv\('FILE', types = \{'price': 'VARCHAR'\}\)",
+            "read_csv('ids.csv', types = {'price': 'VARCHAR'})",
+        ),
+    ],
+)
+def test_other_values_far_behind_in_csv_are_no_others_in_silence(folder, last, kind, says, mended):
+    write_ids(folder, num_rows=25_000, last=last)
+    query, types = "SELECT label, n, price FROM {}", {"n": NUMBER, "price": kind}
+    with pytest.raises(DataError, match=says):
+        rows_of(query.format("'ids.csv'"), types, folder)
+    found = rows_of(query.format(mended), types, folder)
+    assert [str(found["n"][-1]), str(found["price"][-1])] in (["0.5", "1.0"], ["1.0", "none"])
+
+
+@pytest.mark.parametrize(
+    ("column", "mended"),
+    [
+        ("date_trunc('hour', time)", "date_trunc('hour', CAST(time AS TIMESTAMP))"),
+        ("CASE WHEN time > DATE '2020-01-01' THEN 1 END", None),
+    ],
+)
+def test_texts_of_csv_are_cast_where_a_query_wants_times(folder, column, mended):
+    write_ids(folder)
+    query = "SELECT label, n, {} AS x FROM {}"
+    with pytest.raises(DataError, match=r"write CAST\(column AS TIMESTAMP\), or name the type"):
+        inspect_source(DataConfig(query=query.format(column, "'ids.csv'"), split=WHOLE))
+    if mended is not None:
+        inspect_source(DataConfig(query=query.format(mended, "'ids.csv'"), split=WHOLE))
+    typed = "read_csv('ids.csv', types = {'time': 'TIMESTAMP'})"
+    inspect_source(DataConfig(query=query.format(column, typed), split=WHOLE))
+
+
+def test_a_statement_that_duckdb_cannot_write_down_reads_no_csv():
+    answer = json.dumps({"error": True, "error_message": "not implemented"})
+    with pytest.raises(DataError, match=r"cannot be told the types there \(not implemented\)"):
+        type_csv("SELECT * FROM 'a.csv'", lambda *_: answer, pytest.fail, "data.query")
+    text = "SELECT * FROM 'a.parquet'"
+    assert type_csv(text, pytest.fail, pytest.fail, "data.query") is text
+
+
 CLICKS = "FROM 'clicks.csv'"
 
 

@@ -20,6 +20,7 @@ from sqlglot import exp
 from ctr_pipeline.dataset.arrow_columns import RecordBlock, check_type
 from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.data_files import DataFile, size_of, state_of
+from ctr_pipeline.dataset.formats.query.csv_types import NOT_WHOLE, type_csv
 from ctr_pipeline.dataset.limits import check_num_columns, check_values
 from ctr_pipeline.dataset.object_files import open_store
 from ctr_pipeline.dataset.source import WHOLE, Block, Range
@@ -29,6 +30,11 @@ from ctr_pipeline.machine import memory_bytes
 
 _MEMORY_SHARE = 0.25
 _BATCH_ROWS = 32_768
+_CSV_VALUE = re.compile(
+    r"CSV Error on Line: (\d+).*^Error when converting column \"(.+?)\"\. (.+?)\s*$.*"
+    r"^  file = (.+?)$",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 def tables_of(file: Path) -> list[str]:
@@ -119,10 +125,12 @@ class QueryRows(SelectedRows):
     Attributes:
         attached: Database files by the name that the SELECT gives them.
         files: What it reads, as far as it names it, and the databases.
+        typed: The SELECT with the types of CSV files.
     """
 
     attached: Mapping[str, Path]
     files: tuple[DataFile, ...]
+    typed: str
 
     def size_bytes(self) -> int:
         """Bytes of the files that it names.
@@ -150,7 +158,8 @@ class QueryRows(SelectedRows):
         self, names: Sequence[str], most_rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As `SelectedRows.batches`."""
-        with _executed(self.path, self.attached) as rows:
+        with _opened(self.path, self.attached) as connection:
+            rows = connection.sql(self.typed)
             chosen = rows.select(*[duckdb.ColumnExpression(name) for name in names])
             wanted = chosen if most_rows is None else chosen.limit(most_rows)
             for batch in wanted.to_arrow_reader(_BATCH_ROWS):
@@ -165,13 +174,20 @@ def describe(query: Query, attached: Mapping[str, Path]) -> QueryRows:
         DataError: It is no single SELECT, cannot be executed or repeated, or columns lack a name of
             their own.
     """
-    with _executed(query, attached) as rows:
+    with _opened(query, attached) as connection:
+        typed = type_csv(
+            query.text,
+            lambda text, values: connection.execute(text, values).fetchall()[0][0],
+            lambda text: connection.sql(text).to_arrow_table(),
+            query.key,
+        )
+        rows = connection.sql(typed)
         query.check_repeatable()
         names = list(rows.columns)
         check_names(query, names)
         check_num_columns(len(names), query)
         schema = rows.limit(0).to_arrow_reader(1).schema
-    return QueryRows(query, schema, attached, _files_of(query, attached))
+    return QueryRows(query, schema, attached, _files_of(query, attached), typed)
 
 
 def _files_of(query: Query, attached: Mapping[str, Path]) -> tuple[DataFile, ...]:
@@ -179,8 +195,8 @@ def _files_of(query: Query, attached: Mapping[str, Path]) -> tuple[DataFile, ...
 
 
 @contextmanager
-def _executed(query: Query, attached: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyRelation]:
-    """The rows of the SELECT, computed as they are asked for."""
+def _opened(query: Query, attached: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that sees all that the SELECT reads; what fails within is its failure."""
     # `memory_bytes` is what this process may use; the rest of the run needs the larger part.
     memory = round(memory_bytes() * _MEMORY_SHARE) >> 20
     with (
@@ -196,17 +212,19 @@ def _executed(query: Query, attached: Mapping[str, Path]) -> Iterator[duckdb.Duc
         ) as connection,
     ):
         try:
-            statement = _only_select(connection, query)
+            _require_select(connection, query)
             for name, file in (query.databases() | {**attached}).items():
                 connection.execute(_attach(name, file))
             for address in query.objects():
                 connection.register_filesystem(open_store(address)[0])
-            yield connection.sql(statement)
-        except (duckdb.Error, pa.ArrowException) as error:
+            yield connection
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            # An OSError is what Arrow makes of an error amid the rows.
             raise _explain(query, error) from error
 
 
-def _only_select(connection: duckdb.DuckDBPyConnection, query: Query) -> duckdb.Statement:
+def _require_select(connection: duckdb.DuckDBPyConnection, query: Query) -> None:
+    """Raises DataError unless DuckDB reads one SELECT; duckdb.Error where it can read nothing."""
     statements = connection.extract_statements(query.text)
     if len(statements) != 1:
         raise DataError(
@@ -220,7 +238,6 @@ def _only_select(connection: duckdb.DuckDBPyConnection, query: Query) -> duckdb.
             place=query.key,
             remedy="Write a SELECT",
         )
-    return statements[0]
 
 
 def _attach(name: str, file: Path) -> str:
@@ -245,7 +262,17 @@ def _explain(query: Query, error: Exception) -> DataError:
     where = f" at line {near[1]}" if near is not None and is_own else ""
     hint = next((line for line in lines[1:] if line.startswith(("Candidate", "Did you"))), "")
     remedy = hint.strip() or "Try it with the command line of DuckDB"
-    if "extension" in str(error):
+    if NOT_WHOLE in message:
+        message, _, remedy = message.partition(". ")
+    elif found := _CSV_VALUE.search(str(error)):
+        message = f"line {found[1]} of '{found[4]}', column '{found[2]}': {found[3]}"
+        remedy = f"Name its type, as in read_csv('FILE', types = {{'{found[2]}': 'VARCHAR'}})"
+    elif re.search("explicit (type )?cast", str(error)):
+        remedy = (
+            "Texts of CSV files are texts here: write CAST(column AS TIMESTAMP), or name the type, "
+            "as in read_csv('FILE', types = {'column': 'TIMESTAMP'})"
+        )
+    elif "extension" in str(error):
         extension = re.search(r"INSTALL (\w+)", str(error))
         name = extension[1] if extension else ""
         message = f"needs the extension {name} of DuckDB, which is not installed"
