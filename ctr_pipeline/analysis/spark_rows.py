@@ -507,7 +507,7 @@ def _group_parquet(
                 cut = index
                 cuts[index] = own
         kinds = str(list(zip(file.schema.names, file.schema.types, strict=True)))
-        groups.setdefault((kinds, file.partition, cut), []).append(file)
+        groups.setdefault((kinds, file.constants, cut), []).append(file)
     found = []
     for number, ((_, partition, cut), group) in enumerate(groups.items()):
         schema = _plain_schema(group[0].schema)

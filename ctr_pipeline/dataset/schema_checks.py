@@ -1,13 +1,16 @@
 """Do the files of one source hold the same columns with the same kind of values?"""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.dataset.arrow_columns import column_type_of
+from ctr_pipeline.dataset.arrow_columns import column_type_of, is_time
 from ctr_pipeline.dataset.inference import is_numeric
 from ctr_pipeline.dataset.limits import check_num_columns
+from ctr_pipeline.dataset.lists import is_list
 from ctr_pipeline.errors import DataError
 
 
@@ -57,15 +60,66 @@ def check_same_names(
 def check_same_types(schema: pa.Schema, file: object, expected: pa.Schema, first: object) -> None:
     """Raises DataError unless two files have the same columns, each of the same use."""
     check_same_names(schema.names, file, expected.names, first)
-    for name in expected.names:
-        own, other = schema.field(name).type, expected.field(name).type
-        use = column_type_of(own)
-        if use is not column_type_of(other) or (use is None and own != other):
-            raise DataError(
-                f"column '{name}' has the type {own}, but {other} in '{first}'",
-                place=str(file),
-                remedy="Give files with the same types",
-            )
+    unify_schemas({first: expected, file: schema})
+
+
+def unify_schemas(schemas: Mapping[Any, pa.Schema]) -> pa.Schema:
+    """The columns of all files, each with the type of the first one that has values of it.
+
+    A column may be of several types of one use, such as int32 and float64, or a dictionary and its
+    values. Its type is null where no file has a value.
+
+    Args:
+        schemas: Schemas by file.
+
+    Raises:
+        DataError: Types of a column have no use in common; names both, and how many files have
+            each.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    for schema in schemas.values():
+        for field in schema:
+            if pa.types.is_null(kinds.setdefault(field.name, field.type)):
+                kinds[field.name] = field.type
+    for file, schema in schemas.items():
+        for field in schema:
+            if not _are_of_one_use(field.type, kinds[field.name]):
+                raise _of_two_types(field.name, kinds[field.name], field.type, file, schemas)
+    return pa.schema(list(kinds.items()))
+
+
+def _are_of_one_use(one: pa.DataType, other: pa.DataType) -> bool:
+    if one == other or pa.types.is_null(one) or pa.types.is_null(other):
+        return True
+    if is_list(one) and is_list(other):
+        return _are_of_one_use(one.value_type, other.value_type)
+    if is_time(one) and is_time(other):
+        return True
+    use = column_type_of(one)
+    return use is not None and use is column_type_of(other)
+
+
+def _of_two_types(
+    name: str,
+    expected: pa.DataType,
+    found: pa.DataType,
+    file: object,
+    schemas: Mapping[Any, pa.Schema],
+) -> DataError:
+    having = [schema for schema in schemas.values() if name in schema.names]
+    of_each = Counter(str(schema.field(name).type) for schema in having)
+    first = next(
+        one
+        for one, schema in schemas.items()
+        if name in schema.names and schema.field(name).type == expected
+    )
+    counted = f" ({of_each[str(found)]} of {len(schemas)} files)" if len(schemas) > 2 else ""
+    return DataError(
+        f"column '{name}' has the type {found}{counted}, but {expected} in '{first}'",
+        place=str(file),
+        remedy="Write the column with one type, as with pandas: frame.astype({"
+        f"'{name}': 'string'}})",
+    )
 
 
 def check_same_kinds(table: pa.Table, file: object, numbers: Sequence[str], first: object) -> None:

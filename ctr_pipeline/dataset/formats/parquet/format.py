@@ -16,7 +16,7 @@ from ctr_pipeline.dataset.formats.parquet.reading import (
 )
 from ctr_pipeline.dataset.inference import infer_type
 from ctr_pipeline.dataset.partitions import partition_of, with_partition
-from ctr_pipeline.dataset.schema_checks import check_names, check_same_types
+from ctr_pipeline.dataset.schema_checks import check_names, check_same_names, unify_schemas
 from ctr_pipeline.dataset.source import HEAD_ROWS, Place, Source, SourceFormat
 from ctr_pipeline.dataset.typed_source import lists_of, refuse_columns, typed_source
 from ctr_pipeline.errors import DataError
@@ -25,6 +25,7 @@ from ctr_pipeline.specs.columns import ColumnType
 
 _HEAD_FILES = 20
 _BATCH_ROWS = 16_384
+_MOST_NAMED = 5
 
 
 class ParquetFormat(SourceFormat):
@@ -49,14 +50,21 @@ class ParquetFormat(SourceFormat):
         if not are_new:
             refuse_columns(data, "Parquet files", first)
         opened = {file: _open(file) for file in files}
-        schema = opened[first].schema
-        for file in files:
-            check_same_types(opened[file].schema, file, schema, first)
+        schema = unify_schemas({file: one.schema for file, one in opened.items()})
+        lacking = _lacking(opened, schema)
+        if data.label in lacking and not are_new:
+            check_same_names(
+                opened[lacking[data.label][0]].schema.names,
+                lacking[data.label][0],
+                schema.names,
+                next(file for file in files if file not in lacking[data.label]),
+            )
+        opened = {file: _completed(one, schema) for file, one in opened.items()}
         with_rows = [file for file in opened.values() if file.num_rows]
         if not with_rows:
             raise DataError("has no rows", place=str(first), remedy="Give files with rows")
         of_folders = _types_of_folders(list(opened.values()))
-        head = _head_of(with_rows, of_folders)
+        head = _head_of(with_rows, of_folders, schema)
         source = typed_source(
             self, "parquet", files=places, opened=opened.values(), schema=schema, head=head
         )
@@ -64,6 +72,7 @@ class ParquetFormat(SourceFormat):
             source,
             inferred_types={**source.inferred_types, **of_folders},
             lists=lists_of(head),
+            notes=_notes_on(lacking, len(files)),
             head_is_all=len(files) == 1 and opened[first].num_rows == head.num_rows,
         )
 
@@ -75,7 +84,7 @@ class ParquetFormat(SourceFormat):
                     raise TypeError(f"{file.path} is no Parquet file")
                 size, done = file.size_bytes(), 0
                 for batch in read_batches(file, source.column_names, _BATCH_ROWS):
-                    yield pa.Table.from_batches([batch])
+                    yield _with_absent(pa.Table.from_batches([batch]), file, source.head.schema)
                     before, done = done, done + batch.num_rows
                     task.advance(size * done // file.num_rows - size * before // file.num_rows)
 
@@ -85,6 +94,44 @@ def _open(file: DataFile) -> ParquetFile:
     check_names(own.names, file)
     partition = partition_of(file)
     return ParquetFile(file, with_partition(own, partition, file), num_rows, partition)
+
+
+def _lacking(
+    opened: Mapping[DataFile, ParquetFile], schema: pa.Schema
+) -> dict[str, list[DataFile]]:
+    """The files that do not have a column of the others, by its name."""
+    return {
+        name: lacking
+        for name in schema.names
+        if (lacking := [file for file, one in opened.items() if name not in one.schema.names])
+    }
+
+
+def _completed(file: ParquetFile, schema: pa.Schema) -> ParquetFile:
+    """The file with all columns of a schema; those without a value in it are not read from it."""
+    own = file.schema
+    absent = tuple(
+        field.name
+        for field in schema
+        if field.name not in own.names
+        or (pa.types.is_null(own.field(field.name).type) and not pa.types.is_null(field.type))
+    )
+    fields = [
+        (name, pa.string() if name in absent else own.field(name).type)
+        for name in (*own.names, *(name for name in absent if name not in own.names))
+    ]
+    return replace(file, schema=pa.schema(fields), absent=absent)
+
+
+def _notes_on(lacking: Mapping[str, Sequence[DataFile]], num_files: int) -> tuple[str, ...]:
+    if not lacking:
+        return ()
+    named = [f"'{name}' in {len(files)}, such as '{files[0]}'" for name, files in lacking.items()]
+    more = f", and {len(named) - _MOST_NAMED} more columns" if len(named) > _MOST_NAMED else ""
+    return (
+        f"Columns are absent from some of the {num_files} files, and missing in their rows: "
+        f"{'; '.join(named[:_MOST_NAMED])}{more}",
+    )
 
 
 def _types_of_folders(files: Sequence[ParquetFile]) -> dict[str, ColumnType]:
@@ -97,7 +144,9 @@ def _types_of_folders(files: Sequence[ParquetFile]) -> dict[str, ColumnType]:
     }
 
 
-def _head_of(files: Sequence[ParquetFile], types: Mapping[str, ColumnType]) -> pa.Table:
+def _head_of(
+    files: Sequence[ParquetFile], types: Mapping[str, ColumnType], schema: pa.Schema
+) -> pa.Table:
     """The first rows of the first file; of several folders, the first rows of some of each.
 
     What a folder says is the same for all rows of a file: one file would show constants.
@@ -105,10 +154,12 @@ def _head_of(files: Sequence[ParquetFile], types: Mapping[str, ColumnType]) -> p
     Args:
         files: Files that have rows.
         types: Types of the columns that folders give.
+        schema: Of all files.
     """
-    first = files[0]
+    # The one that tells most.
+    first = min(files, key=lambda file: len(file.absent))
     if not first.partition:
-        return read_first_rows(first, HEAD_ROWS)
+        return _with_absent(read_first_rows(first, HEAD_ROWS), first, schema)
     alike = [file for file in files if file.schema.equals(first.schema)]
     num_seen = min(len(alike), _HEAD_FILES)
     seen = [alike[index * len(alike) // num_seen] for index in range(num_seen)]
@@ -117,4 +168,12 @@ def _head_of(files: Sequence[ParquetFile], types: Mapping[str, ColumnType]) -> p
         if types[name] is ColumnType.NUMBER:
             numbers, _ = parse_numbers(head.column(name).combine_chunks(), ("",))
             head = head.set_column(head.schema.get_field_index(name), name, numbers)
+    return _with_absent(head, first, schema)
+
+
+def _with_absent(head: pa.Table, file: ParquetFile, schema: pa.Schema) -> pa.Table:
+    """The first rows with the types of columns of which their file has no value."""
+    for name in file.absent:
+        nulls = pa.nulls(head.num_rows, schema.field(name).type)
+        head = head.set_column(head.schema.get_field_index(name), name, nulls)
     return head

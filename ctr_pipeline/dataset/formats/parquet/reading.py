@@ -30,12 +30,19 @@ class ParquetFile(OneFile):
         path: The file.
         schema: Schema of its columns, those of its folders behind its own.
         partition: What its `key=value` folders say of all of its rows.
+        absent: Columns that other files have, and of which it has no value.
     """
 
     path: DataFile
     schema: pa.Schema
     num_rows: int
     partition: Partition = ()
+    absent: tuple[str, ...] = ()
+
+    @property
+    def constants(self) -> Partition:
+        """Columns that have one value in all rows, which does not stand in the file."""
+        return (*self.partition, *((name, None) for name in self.absent))
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -97,8 +104,8 @@ def read_batches(
     Raises:
         DataError: The file is damaged.
     """
-    of_folders = [name for name, _ in file.partition]
-    own = [name for name in names if name not in of_folders]
+    constants = {name for name, _ in file.constants}
+    own = [name for name in names if name not in constants]
     with _errors_explained(file.path), open_bytes(file.path) as stream:
         chunks = ChunkReader(file.path, stream)
         coded = [
@@ -113,7 +120,7 @@ def read_batches(
                 step = chunks.hold(groups, own, num_rows)
                 for batch in rows.iter_batches(batch_size=step, row_groups=groups, columns=own):
                     check_values(batch, file.path)
-                    yield add_partition(batch, file.partition, names)
+                    yield add_partition(batch, file.constants, names)
 
 
 def rows_of_groups(path: DataFile) -> Int64s:
