@@ -124,7 +124,7 @@ def _check_elements(kind: pa.DataType, cut: ListSpec, place: str) -> None:
                 remedy="Write its elements as numbers",
             )
         return
-    if not (_is_text(_plain(kind.value_type)) or pa.types.is_integer(kind.value_type)):
+    if not (_is_text(plain_type(kind.value_type)) or pa.types.is_integer(kind.value_type)):
         raise DataError(
             f"has the type {kind}, and elements of a sequence are texts or integers",
             place=place,
@@ -132,7 +132,8 @@ def _check_elements(kind: pa.DataType, cut: ListSpec, place: str) -> None:
         )
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, whether or not a dictionary holds them."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 

@@ -158,6 +158,44 @@ def test_features_that_come_late_are_not_lost(tmp_path):
     assert pq.read_table(convert(examples, tmp_path / "x.parquet").output).to_pydict() == late
 
 
+def write_files(folder, *tables):
+    for number, table in enumerate(tables):
+        pq.write_table(pa.table(table), folder / f"part-{number}.parquet")
+    return folder / "part-*.parquet"
+
+
+def test_files_of_several_types_become_one_of_the_narrowest(tmp_path):
+    rows = write_files(
+        tmp_path,
+        {"n": pa.array([1], pa.int32()), "t": pa.array(["a"]).dictionary_encode()},
+        {"t": pa.array(["b"], pa.large_string()), "n": pa.array([2]), "x": [0.5]},
+        {"n": [2.5], "t": pa.nulls(1)},
+    )
+    convert(rows, tmp_path / "all.parquet")
+    found = pq.read_table(tmp_path / "all.parquet")
+    assert found.schema.types == [pa.float64(), pa.large_string(), pa.float64()]
+    assert found.to_pydict() == {
+        "n": [1.0, 2.0, 2.5],
+        "t": ["a", "b", None],
+        "x": [None, 0.5, None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "message"),
+    [
+        ([True], [2], "part-1.parquet, column 'n': has the types bool and int64, which no type"),
+        ([2**53 + 1], [0.5], "part-0.parquet: has a value that the type of other files cannot"),
+    ],
+)
+def test_files_of_types_that_nothing_holds_together_are_named(tmp_path, one, other, message):
+    rows = write_files(tmp_path, {"n": one, "m": [1]}, {"n": other, "m": [1]})
+    with pytest.raises(DataError) as refused:
+        convert(rows, tmp_path / "all.parquet")
+    assert message in str(refused.value)
+    assert not (tmp_path / "all.parquet").exists()
+
+
 def test_an_output_is_whole_or_absent(tmp_path):
     rows = [f"{i % 2},{i}" for i in range(500_000)]
     (tmp_path / "rows.csv").write_text("label,x\n" + "\n".join(rows) + "\n1\n", encoding="utf-8")

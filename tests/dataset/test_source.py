@@ -1,4 +1,5 @@
 import gzip
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -391,16 +392,84 @@ def test_a_swapped_order_without_header_is_seen(tmp_path):
     assert "2 columns" in refusal(first, third, columns=("label", "price", "city")).message
 
 
+NO_VALUE = pa.nulls(2)
+DAY = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "column_type", "texts"),
+    [
+        (pa.array([1, 2], pa.int32()), pa.array([3, 4], pa.int64()), NUMBER, "1234"),
+        (pa.array([1, 2]), pa.array([3.0, None]), NUMBER, ["1", "2", "3", None]),
+        (pa.array(["a", "b"]), pa.array(["c", "d"], pa.large_string()), TEXT, "abcd"),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.array(["c", "d"]), TEXT, "abcd"),
+        (NO_VALUE, pa.array(["c", "d"]), TEXT, [None, None, "c", "d"]),
+        (pa.array(["a", "b"]), NO_VALUE, TEXT, ["a", "b", None, None]),
+        (NO_VALUE, pa.array([3, 4]), NUMBER, [None, None, "3", "4"]),
+        (NO_VALUE, pa.array([True, False]), NUMBER, [None, None, "1", "0"]),
+        (None, pa.array(["c", "d"]), TEXT, [None, None, "c", "d"]),
+        (pa.array([1, 2]), None, NUMBER, ["1", "2", None, None]),
+        (pa.array([[1], [2, 3]]), pa.array([[4], [5]], pa.list_(pa.int32())), None, None),
+        (NO_VALUE, pa.array([["a"], ["b", "c"]]), None, None),
+        (
+            pa.array([DAY, DAY], pa.timestamp("us")),
+            pa.array([DAY, DAY], pa.timestamp("ns", "UTC")),
+            None,
+            None,
+        ),
+    ],
+)
+def test_columns_of_parquet_files_are_unified(tmp_path, one, other, column_type, texts):
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path, column in zip(paths, (one, other), strict=True):
+        columns = {} if column is None else {"x": column}
+        write_parquet(path, label=[0, 1], **columns, n=[1.5, 2.5])
+    source = inspect(*paths)
+    assert set(source.column_names) == {"label", "x", "n"}
+    assert source.inferred_types.get("x") is column_type
+    absent = [path for path, column in zip(paths, (one, other), strict=True) if column is None]
+    assert source.notes == tuple(
+        "Columns are absent from some of the 2 files, and missing in their rows: 'x' in 1, such "
+        f"as '{path}'"
+        for path in absent
+    )
+    data = DataConfig(train=tuple(map(str, paths)))
+    wanted = {"x": TEXT, "n": NUMBER}
+    names = [str(path) for path in paths]
+    if texts is not None:
+        batches = list(stream_rows(data, names, wanted, label_required=True))
+        found = pa.Table.from_batches(batches).to_pydict()
+        assert found == {"label": [0, 1] * 2, "x": list(texts), "n": [1.5, 2.5] * 2}
+        if column_type is NUMBER:
+            batches = list(stream_rows(data, names, {"x": NUMBER}, label_required=False))
+            numbers = [None if text is None else float(text) for text in texts]
+            assert pa.Table.from_batches(batches).to_pydict() == {"x": numbers}
+
+
 def test_differences_between_parquet_files_name_both(tmp_path):
     first = write_parquet(tmp_path / "a.parquet", label=[0, 1], x=[1, 2])
     second = write_parquet(tmp_path / "b.parquet", label=[0, 1], x=["a", "b"])
     error = refusal(first, second)
     assert error.message == f"column 'x' has the type string, but int64 in '{first}'"
     assert error.place == str(second)
-    third = write_parquet(tmp_path / "c.parquet", label=[0, 1], y=[1, 2])
-    assert "lacks 'x'" in refusal(first, third).message
-    fine = write_parquet(tmp_path / "d.parquet", x=[1.5, 2.5], label=[0, 1])
-    assert inspect(first, fine).column_names == ("label", "x")
+    third = write_parquet(tmp_path / "c.parquet", label=[0, 1], x=["a", "b"])
+    none = write_parquet(tmp_path / "d.parquet", label=[0, 1], x=NO_VALUE)
+    error = refusal(none, first, second, third)
+    assert error.message == (
+        f"column 'x' has the type string (2 of 4 files), but int64 in '{first}'"
+    )
+    lists = write_parquet(tmp_path / "e.parquet", label=[0, 1], x=[[1], [2]])
+    assert "has the type list" in refusal(first, lists).message
+
+
+def test_the_label_is_in_every_parquet_file(tmp_path):
+    first = write_parquet(tmp_path / "a.parquet", label=[0, 1], x=[1, 2])
+    second = write_parquet(tmp_path / "b.parquet", x=[1, 2])
+    error = refusal(first, second)
+    assert (error.message, error.place) == (
+        f"has other columns than '{first}': it lacks 'label'",
+        str(second),
+    )
 
 
 # --- types ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.arrow_columns import plain_type
 from ctr_pipeline.dataset.columns import parse_numbers
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.formats.parquet.reading import (
@@ -50,6 +51,9 @@ class ParquetFormat(SourceFormat):
         if not are_new:
             refuse_columns(data, "Parquet files", first)
         opened = {file: _open(file) for file in files}
+        folders = [name for name, _ in opened[first].partition]
+        for file, one in opened.items():
+            check_same_names([name for name, _ in one.partition], file, folders, first)
         schema = unify_schemas({file: one.schema for file, one in opened.items()})
         lacking = _lacking(opened, schema)
         if data.label in lacking and not are_new:
@@ -77,16 +81,47 @@ class ParquetFormat(SourceFormat):
         )
 
     def read_typed(self, source: Source, progress: Progress) -> Iterator[pa.Table]:
-        """As `SourceFormat.read_typed`, with the columns of the first file in its order."""
+        """As `SourceFormat.read_typed`, with one type for each column of all files."""
+        files = [file for file in source.opened.values() if isinstance(file, ParquetFile)]
+        schema = pa.schema([(name, _type_of_all(name, files)) for name in source.column_names])
         with progress.task("convert", total=source.size_bytes, unit="bytes") as task:
-            for file in source.opened.values():
-                if not isinstance(file, ParquetFile):
-                    raise TypeError(f"{file.path} is no Parquet file")
+            for file in files:
                 size, done = file.size_bytes(), 0
                 for batch in read_batches(file, source.column_names, _BATCH_ROWS):
-                    yield _with_absent(pa.Table.from_batches([batch]), file, source.head.schema)
+                    yield _cast(pa.Table.from_batches([batch]), file, schema)
                     before, done = done, done + batch.num_rows
                     task.advance(size * done // file.num_rows - size * before // file.num_rows)
+
+
+def _type_of_all(name: str, files: Sequence[ParquetFile]) -> pa.DataType:
+    """The narrowest type that the values of a column have in all files.
+
+    Raises:
+        DataError: There is none.
+    """
+    kinds = {
+        plain_type(file.schema.field(name).type): file for file in files if name not in file.absent
+    }
+    try:
+        schemas = [pa.schema([(name, kind)]) for kind in kinds]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowTypeError as error:
+        raise DataError(
+            f"has the types {' and '.join(map(str, kinds))}, which no type holds together",
+            place=f"{list(kinds.values())[-1].path}, column '{name}'",
+            remedy="Give all values of the column one type",
+        ) from error
+
+
+def _cast(table: pa.Table, file: ParquetFile, schema: pa.Schema) -> pa.Table:
+    try:
+        return _with_absent(table, file, schema).cast(schema)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"has a value that the type of other files cannot hold ({error})",
+            place=str(file.path),
+            remedy="Give all values of a column one type",
+        ) from error
 
 
 def _open(file: DataFile) -> ParquetFile:
