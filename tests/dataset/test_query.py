@@ -225,6 +225,34 @@ def test_a_file_beside_a_query_is_refused(folder):
 READS_ONLY = r"data\.query: is no SELECT but {}, and a source only reads\. Write a SELECT"
 
 
+def test_lists_of_a_query_are_those_of_a_file(folder):
+    select = (
+        "SELECT i % 2 AS label, [i % 5, i % 3] AS ids, ['t' || (i % 4)] AS tags, "
+        "[0.5, i / 8]::DOUBLE[] AS vector, [[1]] AS nested FROM range(40) t(i) ORDER BY i"
+    )
+    with duckdb.connect() as connection:
+        connection.sql(f"COPY ({select}) TO 'lists.parquet'")
+    of_file = inspect_source(DataConfig(train="lists.parquet", split=WHOLE))
+    data = DataConfig(query=select, split=WHOLE)
+    of_query = inspect_source(data)
+    assert of_query.lists == of_file.lists
+    assert set(of_query.lists) == {"ids", "tags", "vector"}
+    assert of_query.inferred_types == of_file.inferred_types
+
+
+def test_rows_of_each_split_may_have_other_types_of_one_use(folder):
+    select = "SELECT (i % 2)::{} AS label, i::{} AS item FROM range(9) t(i) ORDER BY i"
+    data = DataConfig(
+        query=select.format("INT", "INT"),
+        valid=select.format("BIGINT", "DOUBLE"),
+        test=select.format("BOOLEAN", "SMALLINT"),
+    )
+    source = inspect_source(data)
+    assert source.inferred_types == {"label": NUMBER, "item": NUMBER}
+    found = ingest_all(data, source, {"item": NUMBER}, folder / "in")
+    assert found == {"item": [float(i) for i in range(9)]}
+
+
 def write_ids(folder, *, num_rows=30, last=None):
     """Columns that DuckDB would read as other values than they are written as."""
     texts = "00078,2024-01-02 03:04:05"

@@ -47,6 +47,12 @@ def train(tmp_path):
 def test_a_diverged_training_goes_on_as_its_error_advises(train, runtime):
     """Another rate, and more epochs: the report says from which step on."""
     train(runtime=runtime)
+    kept = RunFolder(train.folder).config.read_bytes()
+    with pytest.raises(RunFolderError, match=rf"{RATE} would change nothing") as refused:
+        train(f"{RATE}=1e30", runtime=runtime, resume=True)
+    assert "all 1 epochs are done" in str(refused.value)
+    assert RunFolder(train.folder).config.read_bytes() == kept
+    # As it advises.
     with pytest.raises(TrainingError, match="loss") as diverged:
         train("train.epochs=2", f"{RATE}=1e30", runtime=runtime, resume=True)
     for advised in (RATE, "train.gradient_clip_norm", "--resume"):
@@ -74,22 +80,7 @@ def test_a_diverged_training_goes_on_as_its_error_advises(train, runtime):
     assert f"From step 14 on, {RATE} is 0.002 (1e+30 before)." in report
 
 
-def test_what_would_change_nothing_is_refused(train):
-    train()
-    kept = RunFolder(train.folder).config.read_bytes()
-    metrics = (train.folder / "metrics.json").read_bytes()
-    with pytest.raises(RunFolderError, match=rf"{RATE} would change nothing") as refused:
-        train(f"{RATE}=0.01", resume=True)
-    assert "all 1 epochs are done" in str(refused.value)
-    assert RunFolder(train.folder).config.read_bytes() == kept
-    assert (train.folder / "metrics.json").read_bytes() == metrics
-    # As it advises.
-    result = train(f"{RATE}=0.01", "train.epochs=2", resume=True)
-    assert result.metrics["training"]["epochs"] == 2
-    again = train(f"{RATE}=0.01", "train.epochs=2", resume=True)
-    assert again.metrics["training"]["changes"] == result.metrics["training"]["changes"]
-
-
+@pytest.mark.slow
 def test_the_next_models_of_an_ensemble_are_trained_otherwise(train):
     train("train.ensemble=2")
     with pytest.raises(RunFolderError, match="would change nothing"):

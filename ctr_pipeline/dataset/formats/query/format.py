@@ -10,7 +10,12 @@ import pyarrow as pa
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.source import HEAD_ROWS, Place, Source, SourceFormat
-from ctr_pipeline.dataset.typed_source import read_typed_tables, refuse_columns, typed_source
+from ctr_pipeline.dataset.typed_source import (
+    lists_of,
+    read_typed_tables,
+    refuse_columns,
+    typed_source,
+)
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.source_formats import is_query
@@ -109,14 +114,11 @@ class QueryFormat(SourceFormat):
                 place="data.split.by",
                 remedy="Add ORDER BY to the query, or set data.split.by to random, hash or time",
             )
-        batches = [
-            batch
-            for rows in opened.values()
-            for batch in rows.batches(first.column_names, HEAD_ROWS)
-        ]
-        head = pa.Table.from_batches(batches, schema=batches[0].schema if batches else first.schema)
-        if not head.num_rows:
+        looks = [list(rows.batches(first.column_names, HEAD_ROWS)) for rows in opened.values()]
+        batches = next((look for look in looks if any(batch.num_rows for batch in look)), None)
+        if batches is None:
             raise DataError("gives no rows", place=str(first.path), remedy="Check its conditions")
+        head = pa.Table.from_batches(batches)
         found = typed_source(
             self,
             "query",
@@ -128,6 +130,7 @@ class QueryFormat(SourceFormat):
             schema=first.schema,
             head=head.slice(0, HEAD_ROWS),
         )
+        found = replace(found, lists=lists_of(found.head))
         if is_by_order or connection is not None:
             note = describe_ties(first.path, found.head, is_stable=connection is None)
             return replace(found, notes=(note,) if note else ())
