@@ -76,12 +76,15 @@ def unify_schemas(schemas: Mapping[Any, pa.Schema]) -> pa.Schema:
         DataError: Types of a column have no use in common; names both, and how many files have
             each.
     """
+    first = next(iter(schemas.values()))
+    # Most files are like the first one, and there may be thousands with thousands of columns.
+    others = {file: schema for file, schema in schemas.items() if not schema.equals(first)}
     kinds: dict[str, pa.DataType] = {}
-    for schema in schemas.values():
+    for schema in (first, *others.values()):
         for field in schema:
             if pa.types.is_null(kinds.setdefault(field.name, field.type)):
                 kinds[field.name] = field.type
-    for file, schema in schemas.items():
+    for file, schema in others.items():
         for field in schema:
             if not _are_of_one_use(field.type, kinds[field.name]):
                 raise _of_two_types(field.name, kinds[field.name], field.type, file, schemas)

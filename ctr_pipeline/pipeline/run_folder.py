@@ -482,19 +482,15 @@ class RunFolder:
         if not (is_stored or self._has_results()) or (overwrite and not resume):
             return
         if resume:
-            remedy = "Set the keys back, or give --overwrite to start anew"
-            _require_same(
-                differing_keys(self.kept_config(), loaded.config, resumes=True),
-                "cannot be resumed",
-                place=self.place,
-                remedy=remedy,
-            )
+            earlier = {self.place: self.kept_config()}
             if is_stored:
+                earlier[self._stored_config_at] = self._stored_config()
+            for place, config in earlier.items():
                 _require_same(
-                    differing_keys(self._stored_config(), loaded.config, resumes=True),
+                    differing_keys(config, loaded.config, resumes=True),
                     "cannot be resumed",
-                    place=f"{self.checkpoints_at}/{RESOLVED_CONFIG}",
-                    remedy=remedy,
+                    place=place,
+                    remedy="Set the keys back, or give --overwrite to start anew",
                 )
             return
         if is_stored and not self._has_results():
@@ -579,6 +575,10 @@ class RunFolder:
             )
         return bool(found)
 
+    @property
+    def _stored_config_at(self) -> str:
+        return f"{self.checkpoints_at}/{RESOLVED_CONFIG}"
+
     def _stored_config(self) -> Config:
         """The config beside the checkpoints at an address."""
         text = self.checkpoint_storage.read(RESOLVED_CONFIG)
@@ -590,7 +590,7 @@ class RunFolder:
             except CtrPipelineError as error:
                 raise StorageError(
                     "the config of the checkpoints cannot be read",
-                    place=f"{self.checkpoints_at}/{RESOLVED_CONFIG}",
+                    place=self._stored_config_at,
                     remedy="Give --overwrite to start anew",
                 ) from error
 
@@ -731,10 +731,9 @@ def differing_keys(
         resumes: Training goes on, and its next steps may be others than the ones before.
     """
     ignored = _MAY_CHANGE.keys() if resumes else _NOT_OF_RESULTS
-    return [
-        key
-        for key, *_ in _compare(earlier, later, ignored | (_OF_FILES if for_new_rows else set()))
-    ]
+    if for_new_rows:
+        ignored = ignored | _OF_FILES
+    return [key for key, *_ in _compare(earlier, later, ignored)]
 
 
 def changed_course(earlier: Config | None, later: Config) -> dict[str, tuple[Any, Any]]:

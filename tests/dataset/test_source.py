@@ -239,6 +239,17 @@ def test_lines_above_the_names_are_found_and_skipped(tmp_path, title, delimiter)
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("columns", [None, ("label", "n", "c")])
+def test_lines_above_names_are_found_where_the_last_column_is_empty(tmp_path, end, columns):
+    names = b"" if columns else b"label\tn\tc\n"
+    rows = b"0\t1\t\n1\t2\t\n0\t3\tx\n"
+    path = write(tmp_path / "a.tsv", (b"Clicks\n" + names + rows).replace(b"\n", end))
+    error = refusal(path, columns=columns)
+    assert (error.key, error.value) == ("skip_lines", 1)
+    assert inspect(path, columns=columns, skip_lines=1).head.num_rows == 3
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("columns", [None, ("label", "n", "c")])
 def test_lines_are_skipped_however_a_file_is_cut(tmp_path, end, columns):
     names = b"" if columns else b"label,n,c\n"
     content = (b'Clicks, "all\n\n' + names + ROWS * 50).replace(b"\n", end)

@@ -108,7 +108,7 @@ def trained_by_replicas(context: RunContext, *, num_rows: int) -> "TrainedModel"
     with context.times.stage("training"):
         if context.resume:
             require_mode(run, has_members=False)
-        claim_to_train(context, partial(newest_step, run))
+        claim_to_train(context, partial(newest_step, run), resumes=context.resume)
         folder = run.replicas
         access = Access.create(folder, tls=runtime.needs_tls)
         discard_progress(run)

@@ -7,7 +7,6 @@ finishes the run with the best cut on the disk.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -118,7 +117,7 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     locate_ledger(loaded.config.runtime, run.job).await_ready(
         wait_seconds=_LEDGER_SECONDS, on_wait=context.progress.log
     )
-    claim_to_train(replace(context, resume=resume), partial(_newest_step, run))
+    claim_to_train(context, partial(_newest_step, run), resumes=resume)
     run.begin_training()
     access = Access.create(run.job, tls=tls, insecure=insecure)
     # Of a master that is gone.

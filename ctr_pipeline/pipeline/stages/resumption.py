@@ -44,19 +44,22 @@ def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]
     return require
 
 
-def claim_to_train(context: RunContext, newest_step: Callable[[], int | None]) -> None:
+def claim_to_train(
+    context: RunContext, newest_step: Callable[[], int | None], *, resumes: bool
+) -> None:
     """Makes the folder the config's: drops earlier results, or notes what changes in their course.
 
     Args:
-        context: If it resumes, what was trained is kept.
+        context: Context of the run.
         newest_step: Steps of the checkpoint that training goes on from; None: from the start.
+        resumes: What was trained is kept.
 
     Raises:
         RunFolderError: Other learning rates are asked for, and no step is left to follow them.
         CtrPipelineError: The earlier config or the checkpoints cannot be read.
     """
     loaded, run = context.loaded, context.run
-    if not context.resume:
+    if not resumes:
         run.discard_results()
     else:
         earlier = run.earlier_config()
@@ -79,15 +82,18 @@ def newest_step(run: RunFolder) -> int | None:
 
     Of an ensemble, that of the model that was trained last.
     """
-    folder = (run.trained_folders() or [run])[-1]
-    steps = Checkpoints(folder.checkpoint_storage).steps()
+    steps = Checkpoints(_last_trained(run).checkpoint_storage).steps()
     return steps[-1] if steps else None
 
 
+def _last_trained(run: RunFolder) -> RunFolder:
+    """Of an ensemble, the folder of the model that was trained last."""
+    return (run.trained_folders() or [run])[-1]
+
+
 def _require_steps_left(config: Config, run: RunFolder, rates: list[str]) -> None:
-    folders = run.trained_folders()
-    history = load_history((folders or [run])[-1].history)
-    if not rates or not history or len(folders) < config.train.ensemble:
+    history = load_history(_last_trained(run).history)
+    if not rates or not history or len(run.trained_folders()) < config.train.ensemble:
         return
     decision = decide_stop(history, config.train.early_stopping, config.train.epochs)
     if decision.stop:

@@ -65,7 +65,7 @@ def run_training(
         The model; the caller releases its rows.
     """
     loaded, run = context.loaded, context.run
-    claim = partial(claim_to_train, context, partial(newest_step, run))
+    claim = partial(claim_to_train, context, partial(newest_step, run), resumes=context.resume)
     job = _Training(context, encoding, claim, warm_start)
     with context.times.stage("training"):
         if context.resume:

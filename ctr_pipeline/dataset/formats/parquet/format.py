@@ -56,13 +56,10 @@ class ParquetFormat(SourceFormat):
             check_same_names([name for name, _ in one.partition], file, folders, first)
         schema = unify_schemas({file: one.schema for file, one in opened.items()})
         lacking = _lacking(opened, schema)
-        if data.label in lacking and not are_new:
-            check_same_names(
-                opened[lacking[data.label][0]].schema.names,
-                lacking[data.label][0],
-                schema.names,
-                next(file for file in files if file not in lacking[data.label]),
-            )
+        unlabelled = [] if are_new else lacking.get(data.label, [])
+        for file in unlabelled:
+            labelled = next(other for other in files if other not in unlabelled)
+            check_same_names(opened[file].schema.names, file, schema.names, labelled)
         opened = {file: _completed(one, schema) for file, one in opened.items()}
         with_rows = [file for file in opened.values() if file.num_rows]
         if not with_rows:
@@ -135,27 +132,27 @@ def _lacking(
     opened: Mapping[DataFile, ParquetFile], schema: pa.Schema
 ) -> dict[str, list[DataFile]]:
     """The files that do not have a column of the others, by its name."""
+    names = {file: set(one.schema.names) for file, one in opened.items()}
     return {
         name: lacking
         for name in schema.names
-        if (lacking := [file for file, one in opened.items() if name not in one.schema.names])
+        if (lacking := [file for file, own in names.items() if name not in own])
     }
 
 
 def _completed(file: ParquetFile, schema: pa.Schema) -> ParquetFile:
     """The file with all columns of a schema; those without a value in it are not read from it."""
-    own = file.schema
+    if file.schema.equals(schema):
+        return file
+    own = {field.name: field.type for field in file.schema}
     absent = tuple(
         field.name
         for field in schema
-        if field.name not in own.names
-        or (pa.types.is_null(own.field(field.name).type) and not pa.types.is_null(field.type))
+        if field.name not in own
+        or (pa.types.is_null(own[field.name]) and not pa.types.is_null(field.type))
     )
-    fields = [
-        (name, pa.string() if name in absent else own.field(name).type)
-        for name in (*own.names, *(name for name in absent if name not in own.names))
-    ]
-    return replace(file, schema=pa.schema(fields), absent=absent)
+    fields = own | dict.fromkeys(absent, pa.string())
+    return replace(file, schema=pa.schema(list(fields.items())), absent=absent)
 
 
 def _notes_on(lacking: Mapping[str, Sequence[DataFile]], num_files: int) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ NOT_WHOLE = " is no whole number"
 
 _NUMBER, _INTEGER = "DOUBLE", "BIGINT"
 _TO_SQL = "SELECT json_deserialize_sql(?::JSON)"
+_PLAIN: Node = {"sample": None, "column_name_alias": []}
+"""What a scan has that is neither sampled nor gives its columns other names."""
 _WHOLE = r"^-?(0|[1-9]\d{0,17})$"
 
 
@@ -58,57 +60,54 @@ def type_csv(
     lower = text.lower()
     if not any(word in lower for word in (*_ENDINGS, *_READERS)):
         return text
-    tree = json.loads(ask("SELECT json_serialize_sql(?)", [text]))
-    scans = [] if tree["error"] else list(_untyped_scans(tree))
+
+    def parse(select: str) -> Node:
+        tree: Node = json.loads(ask("SELECT json_serialize_sql(?)", [select]))
+        return tree
+
+    tree = parse(text)
     if tree["error"]:
         raise DataError(
             f"reads CSV, and it cannot be told the types there ({tree['error_message']})",
             place=place,
             remedy="Write it in plainer SQL, or read a table of data.attach, or Parquet",
         )
-    if not scans:
-        return text
+    known: dict[str, dict[str, str]] = {}
 
-    def parsed_from(select: str) -> Node:
-        found = json.loads(ask("SELECT json_serialize_sql(?)", [select]))
-        return _from_of(found)
-
-    def head_of(scan: Node) -> pa.Table:
-        texts = parsed_from("SELECT * FROM f(all_varchar = true, hive_partitioning = false)")
+    def find_types(scan: Node) -> dict[str, str]:
+        texts = _from_of(parse("FROM f(all_varchar = true, hive_partitioning = false)"))
         own = [one for one in _arguments(scan) if _name_of(one) not in _BESIDE_FILE]
-        function = scan["function"] | {"arguments": own + _arguments(texts)}
-        whole = json.loads(ask("SELECT json_serialize_sql(?)", ["FROM f"]))
-        whole["statements"][0]["node"]["from_table"] = scan | {
-            "function": function,
-            "sample": None,
-            "column_name_alias": [],
-        }
-        return read(f"{ask(_TO_SQL, [json.dumps(whole)])} LIMIT {HEAD_ROWS}")
+        look = parse("FROM f")
+        look["statements"][0]["node"]["from_table"] = (
+            scan | _PLAIN | {"function": scan["function"] | {"arguments": own + _arguments(texts)}}
+        )
+        head = f"{ask(_TO_SQL, [json.dumps(look)])} LIMIT {HEAD_ROWS}"
+        if head not in known:
+            known[head] = _types_of(read(head))
+        return known[head]
 
+    scans = list(_untyped_scans(tree))
     for scan in scans:
-        outer = {key: scan[key] for key in ("alias", "sample", "column_name_alias")}
+        outer = {key: scan[key] for key in ("alias", *_PLAIN)}
         if scan["type"] == "BASE_TABLE":
             name = scan["table_name"]
             outer["alias"] = outer["alias"] or PurePath(name).name.split(".")[0]
             call = exp.Anonymous(this="read_csv", expressions=[exp.Literal.string(name)])
-            typed = parsed_from(exp.select("*").from_(call).sql("duckdb"))
+            typed = _from_of(parse(exp.select("*").from_(call).sql("duckdb")))
         else:
             outer["alias"] = outer["alias"] or scan["function"]["function_name"]
             typed = {**scan}
-        types = _types_of(head_of(typed))
-        _add_types(typed, parsed_from(f"SELECT * FROM f(types = {_struct(types)})"))
+        types = find_types(typed)
+        _add_types(typed, _from_of(parse(f"FROM f(types = {_struct(types)})")))
         whole = [name for name, kind in types.items() if kind == _INTEGER]
         if whole:
             select = exp.select(exp.Star(replace=[_checked(name) for name in whole])).from_("f")
-            around = parsed_from(exp.select("*").from_(select.subquery("f")).sql("duckdb"))
-            around["subquery"]["node"]["from_table"] = typed | {
-                "sample": None,
-                "column_name_alias": [],
-            }
+            around = _from_of(parse(exp.select("*").from_(select.subquery("f")).sql("duckdb")))
+            around["subquery"]["node"]["from_table"] = typed | _PLAIN
             typed = around
         scan.clear()
         scan.update(typed | outer)
-    return str(ask(_TO_SQL, [json.dumps(tree)]))
+    return str(ask(_TO_SQL, [json.dumps(tree)])) if scans else text
 
 
 def _from_of(tree: Node) -> Node:

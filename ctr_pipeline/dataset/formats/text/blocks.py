@@ -2,7 +2,6 @@
 
 import codecs
 import io
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,9 +10,9 @@ from ctr_pipeline.dataset.data_files import DataFile, open_bytes
 from ctr_pipeline.dataset.formats.text.compression import Compression, PlainStream, open_plain
 from ctr_pipeline.dataset.formats.text.parsing import DelimitedText, TextBlock
 from ctr_pipeline.dataset.formats.text.records import (
-    LINE,
     Dialect,
     count_lines,
+    end_of_lines,
     find_first_end,
     find_last_end,
     find_open_quote,
@@ -145,12 +144,11 @@ def _cut(carry: bytes, chunk: bytes, dialect: Dialect) -> tuple[bytes, bytes]:
 
 def _skip_header(data: bytes, file: DelimitedText) -> tuple[bytes, int]:
     """The bytes after the header and the lines before them, 0 lines if they do not end."""
-    skipped = list(itertools.islice(LINE.finditer(data), file.num_skipped))
-    if len(skipped) < file.num_skipped:
+    start = end_of_lines(data, file.num_skipped)
+    if start is None:
         return data, 0
-    start = skipped[-1].end() if skipped else 0
     if not file.has_header:
-        return data[start:], len(skipped)
+        return data[start:], file.num_skipped
     start += len(data[start:]) - len(data[start:].lstrip(b"\r\n"))
     end = find_first_end(data[start:], file.dialect)
     if end is None or (start + end == len(data) and data.endswith(b"\r")):

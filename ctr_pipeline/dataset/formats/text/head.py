@@ -14,6 +14,7 @@ from ctr_pipeline.dataset.formats.text.records import (
     LINE,
     Dialect,
     count_lines,
+    end_of_lines,
     find_escaped_quotes,
     find_first_end,
     find_last_end,
@@ -106,7 +107,7 @@ def read_text_head(
     while True:
         head, is_whole = read_head(path, compression, num_bytes)
         head, num_skipped, told = _skip_lines(head, data.skip_lines)
-        if not head.strip(b"\r\n"):
+        if not head.strip(b"\r\n") and (is_whole or not data.skip_lines):
             raise DataError("is empty", place=str(path), remedy="Leave it out, or write it again")
         check_text(head, path)
         if data.columns is None and _JSON.match(head):
@@ -185,19 +186,18 @@ def _skip_lines(head: bytes, number: int) -> tuple[bytes, int, str | None]:
 
     Excel writes `sep=;` into the first line, and reads it.
     """
-    skipped = 0
-    while skipped < number and (line := LINE.match(head)):
-        head, skipped = head[line.end() :], skipped + 1
+    start = end_of_lines(head, number)
+    head = b"" if start is None else head[start:]
     told = _TOLD_DELIMITER.match(head)
     if told is None:
-        return head, skipped, None
-    return head[told.end() :], skipped + 1, told[1].decode("ascii")
+        return head, number, None
+    return head[told.end() :], number + 1, told[1].decode("ascii")
 
 
 def _explain_titles(head: TextHead, columns: Sequence[str] | None) -> None:
     """Raises ReadingKeyError if names and rows of another width stand after some first lines."""
-    text = head.data[:_TITLES_LOOKED_AT].decode("utf-8", "replace")
-    lines = [line.group().rstrip() for line in re.finditer(r".*(?:\r\n|\n|\r)", text)]
+    whole = LINE.findall(head.data[:_TITLES_LOOKED_AT])
+    lines = [line.decode("utf-8", "replace").rstrip("\r\n") for line in whole]
     for delimiter in dict.fromkeys((head.dialect.delimiter, *_DELIMITERS)):
         dialect = replace(head.dialect, delimiter=delimiter)
         rows = [split_record(line, dialect) if line else [] for line in lines]
@@ -341,8 +341,7 @@ def _complete(
             place=f"{head.path}, row {line}",
             remedy="Quote values that hold the delimiter, or name all columns in data.columns",
         )
-    named = [place for place, name in enumerate(fields) if name]
-    if len(named) < max(2, len(fields) - 2):
+    if sum(map(bool, fields)) < max(2, len(fields) - 2):
         return fields
     ends = {0, len(fields) - 1}
     return tuple(
