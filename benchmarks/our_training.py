@@ -80,6 +80,7 @@ def train_ours(
     """
     from ctr_pipeline.config.models import ModelConfig, TrainConfig
     from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
+    from ctr_pipeline.embeddings.counts import IdCounts
     from ctr_pipeline.embeddings.dense import DenseParameters
     from ctr_pipeline.embeddings.store import EmbeddingStore
     from ctr_pipeline.machine import available_cores, decide_threads
@@ -119,7 +120,10 @@ def train_ours(
         threads=shares.rows,
     )
     store.set_training_counts(
-        [np.bincount(column, minlength=rows_per_table) for column in train.ids_BF.T]
+        [
+            IdCounts.of_all(np.bincount(column, minlength=rows_per_table))
+            for column in train.ids_BF.T
+        ]
     )
     if all_rows:
         for table in range(num_tables):

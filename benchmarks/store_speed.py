@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from machine import describe_machine, print_machine, print_table, write_results
 
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -67,7 +68,7 @@ def measure(
     batch, fields = batches[0].shape
     tables = [TableSpec(f"C{field}", num_ids) for field in range(fields)]
     store = EmbeddingStore(tables, SEGMENTS, seed=0, threads=threads)
-    store.set_training_counts([np.full(num_ids, 7, np.int64)] * fields)
+    store.set_training_counts([IdCounts.of_all(np.full(num_ids, 7, np.int64))] * fields)
     everything = np.arange(num_ids, dtype=np.int64)
     for table in range(fields):
         store.read_rows(

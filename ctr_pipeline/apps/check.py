@@ -44,7 +44,7 @@ from ctr_pipeline.pipeline.stages.columns import FeatureColumns, complete_featur
 from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
 from ctr_pipeline.pipeline.stages.labels import label_rate_of
-from ctr_pipeline.pipeline.stages.plan_view import describe_plan
+from ctr_pipeline.pipeline.stages.plan_view import describe_plan, most_embedding_rows
 from ctr_pipeline.pipeline.stages.statistics_engines.protocol import ScanPlan
 from ctr_pipeline.preprocessing.fit import plan_preprocessing
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
@@ -107,11 +107,12 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
             or reopen_ages(analyzed, preview.open_ages) == reopen_ages(features, preview.open_ages)
         ):
             features, plan, exact = analyzed, load_plan(run.preprocessing), True
-    described = describe_plan(config, features, plan)
+    num_rows = preview.source.estimate_rows("train")
+    described = describe_plan(config, features, plan, num_rows=num_rows)
     places = places_of_features(loaded, [row.feature for row in described])
     rows = tuple(replace(row, place=places[row.feature]) for row in described)
     max_bytes = sum(row.max_bytes or 0 for row in rows)
-    disk_bytes = checkpoint_bytes(config, plan)
+    disk_bytes = checkpoint_bytes(config, plan, num_rows)
     local_bytes = 0 if config.checkpoints_at is not None else disk_bytes or 0
     spilled = _max_spilled_bytes(config, max_bytes)
     free_bytes = free_space(config.run_folder)
@@ -186,14 +187,15 @@ def _place_of(
     return "; ".join(told)
 
 
-def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
+def checkpoint_bytes(config: Config, plan: PreprocessingPlan, num_rows: int) -> int | None:
     """An upper bound of the bytes of a job's checkpoints on disk.
 
     Dense parameters are left out: they are small beside rows.
 
     Args:
         config: The config.
-        plan: Fitted transforms; in the worst case each id of their tables has a row.
+        plan: Fitted transforms; in the worst case each id of their tables that can occur has a row.
+        num_rows: Training rows.
 
     Returns:
         None in local mode.
@@ -202,7 +204,7 @@ def checkpoint_bytes(config: Config, plan: PreprocessingPlan) -> int | None:
         return None
     layout = row_layout(config, plan)
     full_cut = base_bytes(
-        sum(table.num_ids for table in plan.tables),
+        sum(most_embedding_rows(plan, num_rows).values()),
         width=layout.width,
         num_slots=layout.num_slots,
         num_partitions=config.runtime.partitions,
@@ -221,7 +223,7 @@ def disk_warnings(max_checkpoint_bytes: int, free_bytes: int) -> tuple[str, ...]
     if max_checkpoint_bytes <= free_bytes:
         return ()
     return (
-        f"checkpoints may take {max_checkpoint_bytes / 1e9:.1f} GB on disk if every id occurs, and "
+        f"checkpoints may take up to {max_checkpoint_bytes / 1e9:.1f} GB on disk, and "
         f"{free_bytes / 1e9:.1f} GB are free: lower train.keep_checkpoints or the size of the "
         "embeddings, or choose another 'output'",
     )
@@ -232,14 +234,14 @@ def memory_warnings(max_embedding_bytes: int, available_bytes: int) -> tuple[str
     if max_embedding_bytes <= available_bytes:
         return ()
     return (
-        f"embedding rows may need {max_embedding_bytes / 1e9:.1f} GB if every id occurs, and "
+        f"embedding rows may need up to {max_embedding_bytes / 1e9:.1f} GB, and "
         f"{available_bytes / 1e9:.1f} GB are free: lower hash buckets, vocabulary.max_size or "
         "model.embedding_dim, or set train.embeddings.memory_limit_gb",
     )
 
 
 def _max_spilled_bytes(config: Config, max_embedding_bytes: int) -> int:
-    """Bytes beyond the memory limits of all processes with rows, if every id occurs."""
+    """Bytes beyond the memory limits of all processes with rows, at most."""
     bound = memory_bound_of(config)
     runtime = config.runtime
     holders = runtime.parameter_servers if runtime.has_members else 1
@@ -250,8 +252,8 @@ def _spill_warnings(max_spilled_bytes: int, free_bytes: int) -> tuple[str, ...]:
     if max_spilled_bytes <= max(free_bytes, 0):
         return ()
     return (
-        f"embedding rows beyond train.embeddings.memory_limit_gb may take "
-        f"{max_spilled_bytes / 1e9:.1f} GB on disk if every id occurs, and the run folder has room "
+        f"embedding rows beyond train.embeddings.memory_limit_gb may take up to "
+        f"{max_spilled_bytes / 1e9:.1f} GB on disk, and the run folder has room "
         f"for {max(free_bytes, 0) / 1e9:.1f} GB of them: raise the limit, lower hash buckets or "
         "model.embedding_dim, or choose another 'output'",
     )

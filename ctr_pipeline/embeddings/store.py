@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from ctr_pipeline.embeddings.arrays import (
     Int64Array,
     empty_aligned,
 )
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
 from ctr_pipeline.embeddings.rows import RowStorage
@@ -100,7 +101,7 @@ class EmbeddingStore:
         self.seed = seed
         self._preparer = BatchPreparer(self.tables, field_tables)
         self._runner = RangeRunner(threads)
-        self._counts: tuple[Int64Array, ...] | None = None
+        self._counts: tuple[IdCounts, ...] | None = None
         self._admit_after = admit_after
         self._rows = RowStorage(
             self.layout,
@@ -137,19 +138,19 @@ class EmbeddingStore:
         """The rows themselves, for snapshots of them and for the row log."""
         return self._rows
 
-    def set_training_counts(self, counts: Sequence[np.ndarray[Any, np.dtype[np.int64]]]) -> None:
+    def set_training_counts(self, counts: Sequence[IdCounts]) -> None:
         """Says how often ids occur in the training rows; for rows made from now on.
 
         Args:
-            counts: Per table, int64 [num_ids]; kept, not copied.
+            counts: Of each table; kept, not copied.
 
         Raises:
-            ValueError: Not one count for each id.
+            ValueError: They are of other tables.
         """
-        sizes = [len(count) for count in counts]
+        sizes = [one.num_ids for one in counts]
         if sizes != [table.num_ids for table in self.tables]:
-            raise ValueError(f"counts of lengths {sizes} do not fit the tables")
-        self._counts = tuple(np.asarray(count, np.int64) for count in counts)
+            raise ValueError(f"counts of tables of {sizes} ids do not fit the tables")
+        self._counts = tuple(counts)
 
     def prepare(self, ids_BF: IdArray, num_valid: int) -> PreparedBatch:
         """Makes the ids of a batch unique; reads no rows, so it may run beside a step.
@@ -440,7 +441,7 @@ class EmbeddingStore:
         edges = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(keys)]
         for first, last in pairwise(edges):
             if first < last:
-                counts[first:last] = self._counts[int(tables[first])][ids[first:last]]
+                counts[first:last] = self._counts[int(tables[first])].look_up(ids[first:last])
         return counts
 
     def _checked_keys(self, keys_U: Int64Array) -> Int64Array:

@@ -39,8 +39,8 @@ class PlanRow:
         vocabulary_size: Values kept; None without a vocabulary.
         num_ids: Ids of the field; None if it has none or that is not known before the analysis.
         dimension: Length of the embedding; None without a field.
-        max_bytes: Memory of its embedding rows with optimizer state if every id occurs; None if
-            unknown, 0 if an earlier feature shares the rows.
+        max_bytes: Memory of its embedding rows with optimizer state, at most; None if unknown, 0
+            if an earlier feature shares the rows.
         reason: Who decided on the chains, and why.
         place: Where the config decides it; by key where several entries do.
         suspicion: Why the column may hold what is known only after the click, as the end of a

@@ -8,6 +8,7 @@ from pyarrow import csv, parquet
 
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config.loader import config_from_mapping, load_config
+from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.run import analyze
@@ -149,6 +150,25 @@ def test_checkpoints_beyond_the_disk_are_warned_of():
     assert "15.0 GB are free" in warning
 
 
+def test_no_more_ids_occur_than_there_are_values(settings):
+    def most_bytes(buckets, **sections):
+        features = [{"columns": "city", "id": [{"hash": {"buckets": buckets}}]}]
+        result = check(settings, features=features, **sections)
+        return result.rows[0].num_ids, result.max_embedding_bytes, result.max_checkpoint_bytes
+
+    large, larger = (most_bytes(buckets) for buckets in (10**6, 2 * 10**9))
+    assert large[0] + 2 * 10**9 == larger[0] + 10**6
+    assert most_bytes(9)[1] < large[1] == larger[1] < 100_000
+    shared = {"runtime": {"mode": "processes"}}
+    assert most_bytes(10**6, **shared)[2] == most_bytes(2 * 10**9, **shared)[2]
+
+
+@pytest.fixture
+def _many_rows(monkeypatch):
+    monkeypatch.setattr(Source, "estimate_rows", lambda source, split: 10**9)
+
+
+@pytest.mark.usefixtures("_many_rows")
 def test_rows_beyond_the_memory_limit_need_a_place_on_disk(settings, monkeypatch):
     from ctr_pipeline.apps import check as preview
 
@@ -158,7 +178,7 @@ def test_rows_beyond_the_memory_limit_need_a_place_on_disk(settings, monkeypatch
     result = check(limited, features=features)
     spilled = result.max_embedding_bytes - 30_000_000
     (warning,) = result.warnings
-    assert f"may take {spilled / 1e9:.1f} GB on disk" in warning
+    assert f"may take up to {spilled / 1e9:.1f} GB on disk" in warning
     assert "room for 0.0 GB" in warning
     assert "raise the limit" in warning
     monkeypatch.setattr(preview, "free_space", lambda folder: spilled)
@@ -172,6 +192,7 @@ def test_rows_beyond_the_memory_limit_need_a_place_on_disk(settings, monkeypatch
     assert "train.embeddings.memory_limit_gb" in warning
 
 
+@pytest.mark.usefixtures("_many_rows")
 def test_disk_need_of_checkpoints_is_told_where_there_are_servers(settings, monkeypatch):
     features = [{"columns": "city", "id": [{"hash": {"buckets": 10**6 - 1}}]}]
     assert check(settings, features=features).max_checkpoint_bytes is None

@@ -30,6 +30,7 @@ from hostile_reading import memory_bytes, read_all
 
 from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
 from ctr_pipeline.durable import crc32_of
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.dense_log import restore_range, save_range
@@ -259,7 +260,9 @@ class RowLog(Files):
 
     def _store(self):
         store = EmbeddingStore(self.TABLES, self.SEGMENTS, seed=3, threads=1)
-        store.set_training_counts([np.arange(table.num_ids) + 5 for table in self.TABLES])
+        store.set_training_counts(
+            [IdCounts.of_all(np.arange(table.num_ids) + 5) for table in self.TABLES]
+        )
         return store
 
     def mutate(self, chance):

@@ -12,6 +12,7 @@ from ctr_pipeline.distributed.ps.service import SERVICE, ps_methods
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.server import RpcServer
+from ctr_pipeline.embeddings.counts import IdCounts, pack_counts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.specs.course import UpdateRule
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
@@ -29,7 +30,9 @@ def spec_with_tables(folder, **changes):
     counts = folder / "counts.npy"
     if not counts.exists():
         counts.parent.mkdir(parents=True, exist_ok=True)
-        np.save(counts, np.random.default_rng(5).integers(0, 50, sum(sizes)))
+        generator = np.random.default_rng(5)
+        tables = [IdCounts.of_all(generator.integers(0, 50, size)) for size in sizes]
+        np.save(counts, pack_counts(tables))
     CutStorage.at(folder / "checkpoints").begin("job-1")
     facts = {
         "seed": 3,

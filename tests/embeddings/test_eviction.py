@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings import key_index
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.eviction import oldest_step_kept
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.spilling import MemoryLimit
@@ -31,7 +32,7 @@ TABLES = (TableSpec("a", 30), TableSpec("b", 60_000))
 
 def make_store(limit=None):
     store = EmbeddingStore(TABLES, SEGMENTS, seed=3, threads=1, memory_limit=limit)
-    store.set_training_counts([np.arange(table.num_ids) for table in TABLES])
+    store.set_training_counts([IdCounts.of_all(np.arange(table.num_ids)) for table in TABLES])
     return store
 
 

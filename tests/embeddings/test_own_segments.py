@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.row_log import restore_rows
@@ -76,7 +77,7 @@ WIDTH = 6
 def make_store(tables=TABLES, *, threads=1, seed=3):
     store = EmbeddingStore(tables, COMMON, seed=seed, threads=threads)
     counts = {table.name: count for table, count in zip(TABLES, COUNTS, strict=True)}
-    store.set_training_counts([counts[table.name] for table in tables])
+    store.set_training_counts([IdCounts.of_all(counts[table.name]) for table in tables])
     return store
 
 
@@ -84,7 +85,7 @@ def alone(table):
     """A store of one table, whose rows are no wider than they need be."""
     plain = TableSpec(table.name, table.num_ids)
     store = EmbeddingStore([plain], table.segments or COMMON, seed=3, threads=1)
-    store.set_training_counts([COUNTS[TABLES.index(table)]])
+    store.set_training_counts([IdCounts.of_all(COUNTS[TABLES.index(table)])])
     return store
 
 

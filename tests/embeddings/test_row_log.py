@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import extend_chain
 from ctr_pipeline.embeddings.partition import partitions_of
@@ -43,7 +44,7 @@ NUM_PARTITIONS = 4
 
 def make_store(segments=SEGMENTS, tables=TABLES, seed=3):
     store = EmbeddingStore(tables, segments, seed=seed, threads=1)
-    store.set_training_counts([np.arange(table.num_ids) + 5 for table in tables])
+    store.set_training_counts([IdCounts.of_all(np.arange(table.num_ids) + 5) for table in tables])
     return store
 
 

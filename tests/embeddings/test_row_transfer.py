@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.row_transfer import TableMove, transfer_rows
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.specs.initializer import InitializerSpec
@@ -51,12 +52,12 @@ def records_of(held):
 
 def test_rows_are_transferred_bit_for_bit_and_the_last_ids_move_up():
     source = store({"item": 30, "user": 100, "day": 7})
-    source.set_training_counts([np.arange(n, dtype=np.int64) for n in (30, 100, 7)])
+    source.set_training_counts([IdCounts.of_all(np.arange(n)) for n in (30, 100, 7)])
     train(source, 20)
     # Of another seed and rate, as a later run may have them.
     target = store({"item": 42, "user": 100, "day": 7}, seed=5, rate=0.01)
     counts = [np.full(42, 1000, np.int64), np.full(100, 5, np.int64), np.zeros(7, np.int64)]
-    target.set_training_counts(counts)
+    target.set_training_counts([IdCounts.of_all(one) for one in counts])
     # Three last ids of `item` stood after a vocabulary of 27.
     moves = [TableMove(0, 27, 12), TableMove(1, 100, 0), TableMove(2, 7, 0)]
     before = records_of(source)

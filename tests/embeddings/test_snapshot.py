@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.log_chain import extend_chain
@@ -40,7 +41,7 @@ NUM_PARTITIONS = 3
 
 def make_store(tables=TABLES):
     store = EmbeddingStore(tables, SEGMENTS, seed=3, threads=1)
-    store.set_training_counts([np.arange(table.num_ids) for table in tables])
+    store.set_training_counts([IdCounts.of_all(np.arange(table.num_ids)) for table in tables])
     return store
 
 

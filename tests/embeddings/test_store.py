@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.unique import BatchPreparer, sorted_distinct
 from ctr_pipeline.errors import CheckpointError, TrainingError
@@ -101,7 +102,7 @@ def test_agrees_with_a_dict_of_rows(steps, seed):
     rng = np.random.default_rng(seed)
     counts = [rng.integers(0, 9, table.num_ids) for table in TABLES]
     store, reference = make_store(), ReferenceStore(counts)
-    store.set_training_counts(counts)
+    store.set_training_counts([IdCounts.of_all(one) for one in counts])
     for step, (ids, num_valid, create) in enumerate(steps, start=1):
         prepared = store.prepare(ids, num_valid)
         store.locate(prepared, create=create)
@@ -295,7 +296,7 @@ def test_count_scaled_l2_by_hand():
         ],
         [TableSpec("a", 3)],
     )
-    store.set_training_counts([np.array([4, 0, 1])])
+    store.set_training_counts([IdCounts.of_all(np.array([4, 0, 1]))])
     prepared = store.prepare(np.array([[0], [1], [0]]), 3)
     store.locate(prepared, create=True)
     before = store.read_rows(np.array([0, 1])).astype(np.float64)
@@ -345,7 +346,7 @@ def test_ids_below_the_count_have_no_row_and_change_nothing_for_the_others(
         make_store(threads=threads, admit_after=least) for least in (admit_after, 1)
     )
     for store in (admitting, open_to_all):
-        store.set_training_counts(counts)
+        store.set_training_counts([IdCounts.of_all(one) for one in counts])
     for step in range(1, 4):
         ids = np.stack([chance.integers(0, table.num_ids, 60) for table in TABLES], axis=1)
         gradients = chance.normal(size=(60, 3, 5)).astype(np.float32)
@@ -507,8 +508,8 @@ def test_arrays_that_do_not_fit_are_refused():
     store.locate(prepared, create=True)
     with pytest.raises(ValueError, match="out of shape"):
         store.gather(prepared, np.zeros((2, 3, 5)))
-    with pytest.raises(ValueError, match="counts of lengths"):
-        store.set_training_counts([np.zeros(3, np.int64)])
+    with pytest.raises(ValueError, match="counts of tables of"):
+        store.set_training_counts([IdCounts.of_all(np.zeros(3, np.int64))])
     with pytest.raises(ValueError, match="names a table"):
         store.read_rows(np.array([key(3, 0)]))
 

@@ -3,6 +3,7 @@ import pytest
 from clicks import settings_of, write_clicks
 
 from ctr_pipeline.config.loader import config_from_mapping
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.server_memory import count_rows, server_bytes, warning_of_memory
@@ -46,7 +47,7 @@ def test_servers_with_the_memory_of_their_host_are_told_none(encoded, mode):
 
 
 def test_rows_are_made_for_ids_that_occur_often_enough():
-    counts = [np.array([0, 1, 5]), np.array([2, 0, 0, 3])]
+    counts = [IdCounts.of_all(np.array(one)) for one in ([0, 1, 5], [2, 0, 0, 3], [0] * 9)]
     assert count_rows(counts, admit_after=0) == count_rows(counts, admit_after=1) == 4
     assert count_rows(counts, admit_after=3) == 2
 

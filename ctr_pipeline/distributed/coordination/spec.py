@@ -63,7 +63,7 @@ class JobSpec:
         plan_fingerprint: Fingerprint of the transforms that encoded them.
         tables: Embedding tables; empty for a model without fields.
         segments: Segments of every row whose table has none of its own.
-        counts_file: int64 .npy, training counts of all ids, table after table.
+        counts_file: int64 .npy, training counts of ids, as of `pack_counts`.
         num_dense: Dense parameters.
         dense_optimizer: Optimizer of the dense parameters.
         num_partitions: Partitions of the rows; the same for the life of the job.

@@ -39,6 +39,7 @@ from ctr_pipeline.distributed.ps.ownership import are_owned
 from ctr_pipeline.distributed.ps.partition_counts import PartitionCounts
 from ctr_pipeline.distributed.rpc.packed import MovedRows
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.counts import unpack_counts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import restore_rows
@@ -483,6 +484,6 @@ def _build_store(spec: JobSpec, threads: int) -> EmbeddingStore | None:
     if spec.counts_file:
         # Mapped, and looked up only for rows made here: no server reads all counts into memory.
         counts = np.load(spec.counts_file, mmap_mode="r")
-        bounds = np.cumsum([table.num_ids for table in spec.tables])[:-1]
-        store.set_training_counts(np.split(counts, bounds))
+        sizes = [table.num_ids for table in spec.tables]
+        store.set_training_counts(unpack_counts(counts, sizes))
     return store

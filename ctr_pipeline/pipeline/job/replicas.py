@@ -496,7 +496,7 @@ def run_replica(loaded: LoadedConfig, index: int, incarnation: str | None, *, ho
         counts = load_counts(run, plan, fingerprint)
         if counts is None:
             raise RunFolderError("holds no counts of these rows", place=str(run.encoded))
-        parameters = initial_parameters(config, run, plan, counts.per_table(), compiled)
+        parameters = initial_parameters(config, run, plan, counts, compiled)
         nodes = num_replicas(runtime)
         served: ServedRows | None = None
         if runtime.num_row_servers:

@@ -71,7 +71,7 @@ def run_row_server(
     threads = max(1, min(_MOST_THREADS, available_cores() // num_servers))
     store = build_store(
         plan,
-        counts.per_table(),
+        counts,
         config=config,
         threads=threads,
         memory_limit=memory_limit_of(config, run.path),

@@ -7,6 +7,7 @@ from operator import attrgetter
 import numpy as np
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.pipeline.model.embedding_rows import row_layout
 from ctr_pipeline.pipeline.stages.encode import Encoding
 from ctr_pipeline.specs.launchers import LAUNCHERS
@@ -45,14 +46,14 @@ def warning_of_memory(config: Config, encoding: Encoding) -> str:
     )
 
 
-def count_rows(counts: Sequence[np.ndarray], *, admit_after: int) -> int:
+def count_rows(counts: Sequence[IdCounts], *, admit_after: int) -> int:
     """How many embedding rows training makes.
 
     Args:
-        counts: How often each id is in the training rows, one array a table.
+        counts: How often each id is in the training rows, of each table.
         admit_after: So often an id has to occur.
     """
-    return sum(int(np.count_nonzero(one >= max(1, admit_after))) for one in counts)
+    return sum(int(np.count_nonzero(one.counts >= max(1, admit_after))) for one in counts)
 
 
 def server_bytes(

@@ -18,6 +18,7 @@ from ctr_pipeline.distributed.coordination.spec import (
     RunFence,
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec
+from ctr_pipeline.embeddings.counts import pack_counts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 from ctr_pipeline.pipeline.model.embedding_rows import segment_specs, table_specs
@@ -45,7 +46,7 @@ def prepare_spec(
     config = loaded.config
     counts_file = run.job / "counts.npy"
     with durable.durable_write(counts_file) as file:
-        np.save(file, np.concatenate([np.empty(0, np.int64), *encoding.counts]))
+        np.save(file, pack_counts(encoding.counts))
     return JobSpec(
         job=f"{config.name}-{secrets.token_hex(4)}",
         protocol=PROTOCOL_VERSION,

@@ -4,14 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ctr_pipeline.config.models import (
     Config,
     ModelConfig,
     TrainConfig,
 )
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.layout import RowLayout, plan_layout
 from ctr_pipeline.embeddings.spilling import MemoryBound, MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
@@ -98,7 +96,7 @@ def row_layout(config: Config, plan: PreprocessingPlan) -> RowLayout:
 
 def build_store(
     plan: PreprocessingPlan,
-    counts: Sequence[NDArray[np.int64]] | None,
+    counts: Sequence[IdCounts] | None,
     *,
     config: Config,
     threads: int,

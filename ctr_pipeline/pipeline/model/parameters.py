@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -30,7 +31,7 @@ class Parameters:
 def build_parameters(
     config: Config,
     plan: PreprocessingPlan,
-    counts: Sequence[NDArray[np.int64]] | None,
+    counts: Sequence[IdCounts] | None,
     dense_values: NDArray[np.float32],
     *,
     threads: int,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.distributed.master.status import JobView
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.model.embedding_rows import (
@@ -100,7 +101,7 @@ def initial_parameters(
     config: Config,
     run: RunFolder,
     plan: PreprocessingPlan,
-    counts: Sequence[NDArray[np.int64]] | None,
+    counts: Sequence[IdCounts] | None,
     compiled: CompiledModel,
 ) -> Parameters:
     """Builds the parameters that training begins with, or that a checkpoint replaces.

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
@@ -32,7 +31,7 @@ from ctr_pipeline.distributed.coordination.preparation import (
     UnitLease,
     plan_units,
 )
-from ctr_pipeline.embeddings.counts import IdCounts
+from ctr_pipeline.embeddings.counts import IdCounter, IdCounts, pack_counts, unpack_counts
 from ctr_pipeline.errors import ConfigError, CtrPipelineError, DataError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.ordered_map import map_in_order
@@ -59,13 +58,13 @@ class Encoding:
     Attributes:
         plan: Fitted transforms.
         folders: Encoded rows by split.
-        counts: Occurrences of each id in the training rows, int64 per table.
+        counts: Occurrences of the ids of each table in the training rows.
         fingerprint: Fingerprint of rows and transforms; equal ones mean equal encoded rows.
     """
 
     plan: PreprocessingPlan
     folders: dict[str, Path]
-    counts: list[NDArray[np.int64]]
+    counts: list[IdCounts]
     fingerprint: str
 
 
@@ -147,9 +146,9 @@ class SplitEncoder:
         least = rows.num_rows if needs_all else self.config.runtime.rows_per_encoding_task
         return plan_units(split, rows.part_rows, least)
 
-    def new_counts(self) -> IdCounts:
-        """Counts of no row."""
-        return IdCounts([table.num_ids for table in self.plan.tables], self.plan.position_tables)
+    def new_counter(self) -> IdCounter:
+        """Counts the ids of encoded rows."""
+        return new_counter(self.plan, self.threads)
 
     def encode(
         self,
@@ -158,7 +157,7 @@ class SplitEncoder:
         *,
         on_rows: Callable[[int], None],
         unit: Unit | None = None,
-    ) -> IdCounts | None:
+    ) -> list[IdCounts] | None:
         """Encodes a split, or a unit of it.
 
         Args:
@@ -168,16 +167,16 @@ class SplitEncoder:
             unit: The parts to encode, one of `units_of`; None: all.
 
         Returns:
-            How often each id occurs, of training rows.
+            How often each id of each table occurs, of training rows.
         """
         rows = self.ingested.splits[split]
         files = rows.files
         if unit is not None:
             files = files[unit.first_part : unit.first_part + unit.num_parts]
         targets = _targets(self.config, self.ingested.splits["train"])
-        counts = out_of_fold = None
+        counter = out_of_fold = None
         if split == "train":
-            counts = self.new_counts()
+            counter = self.new_counter()
             out_of_fold = _count_out_of_fold(self._out_of_fold, files, self.config)
         with EncodedWriter(
             folder,
@@ -197,10 +196,15 @@ class SplitEncoder:
                 first_row=0 if unit is None else unit.start,
             ):
                 writer.write_records(records)
-                if counts is not None:
-                    counts.add(records.ids_BF)
+                if counter is not None:
+                    counter.add(records.ids_BF)
                 on_rows(len(records.labels_B))
-        return counts
+        return None if counter is None else counter.per_table()
+
+    def save_counts(self, folder: Path, counts: Sequence[IdCounts]) -> None:
+        """Keeps the counts of encoded training rows in their folder."""
+        with durable.durable_write(folder / _COUNTS) as file:
+            np.savez(file, counts=pack_counts(counts), fingerprint=np.array(self.fingerprint))
 
     def work_on(self, lease: UnitLease, report: AttemptReport) -> None:
         """Encodes a unit into the part of its attempt, with the counts of its ids.
@@ -211,9 +215,7 @@ class SplitEncoder:
         folder = part_folder(self.run.encoded / unit.split, lease.part)
         counts = self.encode(unit.split, folder, on_rows=report.add, unit=unit)
         if counts is not None:
-            ids = np.flatnonzero(counts.flat)
-            with durable.durable_write(folder / _COUNTS) as file:
-                np.savez(file, ids=ids, counts=counts.flat[ids])
+            self.save_counts(folder, counts)
 
     def is_whole(self, lease: UnitLease) -> bool:
         """As of `SharedWork`."""
@@ -313,13 +315,13 @@ def run_encoding(
             with progress.task(f"Encoding {split}", total=total) as task:
                 counted = encoder.encode(split, folders[split], on_rows=task.advance)
             if counted is not None:
-                _save_counts(encoder, counted)
+                encoder.save_counts(folders[split], counted)
                 counts = counted
         if sampling_of(loaded.config) is not None:
             _require_negatives(loaded, folders["train"])
     if counts is None:
         raise AssertionError("the training rows were encoded without counting their ids")
-    return Encoding(plan, folders, counts.per_table(), encoder.fingerprint)
+    return Encoding(plan, folders, counts, encoder.fingerprint)
 
 
 def _is_encoded(folder: Path, fingerprint: str) -> bool:
@@ -451,39 +453,46 @@ def _require_negatives(loaded: LoadedConfig, folder: Path) -> None:
 _COUNTS = "id_counts.npz"
 
 
-def _save_counts(encoder: SplitEncoder, counts: IdCounts) -> None:
-    with durable.durable_write(encoder.run.encoded / "train" / _COUNTS) as file:
-        np.savez(file, counts=counts.flat, fingerprint=np.array(encoder.fingerprint))
+def new_counter(plan: PreprocessingPlan, threads: int) -> IdCounter:
+    """Counts the ids of encoded rows of a plan."""
+    return IdCounter(
+        [table.num_ids for table in plan.tables], plan.position_tables, threads=threads
+    )
 
 
-def _join_counts(encoder: SplitEncoder, parts: Sequence[str]) -> IdCounts:
+def _join_counts(encoder: SplitEncoder, parts: Sequence[str]) -> list[IdCounts]:
     """The sum of what the parts of the training rows count, which is kept for the next time."""
-    counts = encoder.new_counts()
+    train = encoder.run.encoded / "train"
+    counter = encoder.new_counter()
     for part in parts:
-        path = part_folder(encoder.run.encoded / "train", part) / _COUNTS
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                counts.flat[file["ids"]] += file["counts"]
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        folder = part_folder(train, part)
+        counts = _read_counts(folder, encoder.plan, encoder.fingerprint)
+        if counts is None:
             raise DataError(
-                "is missing or damaged", place=str(path), remedy="Delete its folder and run again"
-            ) from error
-    _save_counts(encoder, counts)
-    return counts
+                "is missing or damaged",
+                place=str(folder / _COUNTS),
+                remedy="Delete its folder and run again",
+            )
+        counter.add_counted(counts)
+    joined = counter.per_table()
+    encoder.save_counts(train, joined)
+    return joined
 
 
-def load_counts(run: RunFolder, plan: PreprocessingPlan, fingerprint: str) -> IdCounts | None:
-    """How often each training id occurs; None if nobody has counted these rows.
+def load_counts(run: RunFolder, plan: PreprocessingPlan, fingerprint: str) -> list[IdCounts] | None:
+    """How often each training id of each table occurs; None if nobody has counted these rows.
 
     Args:
         fingerprint: Fingerprint of the encoded rows.
     """
+    return _read_counts(run.encoded / "train", plan, fingerprint)
+
+
+def _read_counts(folder: Path, plan: PreprocessingPlan, fingerprint: str) -> list[IdCounts] | None:
     try:
-        with np.load(run.encoded / "train" / _COUNTS, allow_pickle=False) as file:
+        with np.load(folder / _COUNTS, allow_pickle=False) as file:
             if str(file["fingerprint"]) != fingerprint:
                 return None
-            counts = IdCounts([table.num_ids for table in plan.tables], plan.position_tables)
-            counts.flat[:] = file["counts"]
-            return counts
+            return unpack_counts(file["counts"], [table.num_ids for table in plan.tables])
     except (OSError, ValueError, KeyError):
         return None

@@ -30,6 +30,8 @@ def describe_plan(
     features: Sequence[FeatureSpec],
     plan: PreprocessingPlan | None,
     statistics: Statistics | None = None,
+    *,
+    num_rows: int | None = None,
 ) -> tuple[PlanRow, ...]:
     """Describes what becomes of each feature.
 
@@ -38,7 +40,10 @@ def describe_plan(
         features: One row each, in this order.
         plan: Fitted transforms, which know the number of ids; None before the analysis.
         statistics: Statistics of the training rows; None before the analysis.
+        num_rows: Training rows, which bound the ids that occur; None: as many as `statistics` says.
     """
+    if num_rows is None and statistics is not None:
+        num_rows = statistics.num_rows
     if plan is None:
         layout = plan_layout(segment_specs(config.model, config.train))
         dims = {}
@@ -47,21 +52,21 @@ def describe_plan(
         dims = _longest_vectors(config, plan)
     row_bytes = layout.record_bytes
     fitted = Counter[str]()
+    tables: dict[str, set[str]] = {}
     for field in plan.fields if plan is not None else ():
         fitted[field.column] += field.num_ids
+        tables.setdefault(field.column, set()).add(field.table_name)
+    rows_of_tables = {} if plan is None else most_embedding_rows(plan, num_rows)
     rows = []
-    # The first feature of a table has the bytes of its rows.
-    counted: set[str] = set()
     for feature in features:
         num_ids = None
         if feature.id is not None:
             num_ids = fitted[feature.column] or ids_without_statistics(feature.id[-1])
         has_field = feature.id is not None
-        table = feature.table or feature.column
-        is_counted_elsewhere = has_field and table in counted
-        if has_field:
-            counted.add(table)
-        max_bytes = None if num_ids is None else num_ids * row_bytes
+        max_rows = num_ids
+        if feature.column in tables:
+            # The first feature of a table has the bytes of its rows.
+            max_rows = sum(rows_of_tables.pop(table, 0) for table in tables[feature.column])
         rows.append(
             PlanRow(
                 feature=feature.column,
@@ -74,13 +79,29 @@ def describe_plan(
                 dimension=dims.get(feature.column, config.model.embedding_dim)
                 if has_field
                 else None,
-                max_bytes=0 if is_counted_elsewhere else max_bytes,
+                max_bytes=None if max_rows is None else max_rows * row_bytes,
                 reason=feature.reason,
                 suspicion=_suspicion(statistics, feature.column),
                 sensitive=feature.sensitive,
             )
         )
     return tuple(rows)
+
+
+def most_embedding_rows(plan: PreprocessingPlan, num_rows: int | None) -> dict[str, int]:
+    """The most rows that each embedding table can have: one for each id that may occur.
+
+    Args:
+        plan: Fitted transforms.
+        num_rows: Training rows; None: any number.
+    """
+    positions = Counter(plan.position_tables)
+    return {
+        table.name: table.num_ids
+        if num_rows is None
+        else min(table.num_ids, num_rows * positions[place])
+        for place, table in enumerate(plan.tables)
+    }
 
 
 def _suspicion(statistics: Statistics | None, feature: str) -> str | None:

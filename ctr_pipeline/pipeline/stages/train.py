@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import keras
-import numpy as np
-from numpy.typing import NDArray
 
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
@@ -30,7 +28,7 @@ from ctr_pipeline.pipeline.model.trained_model import (
 )
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
-from ctr_pipeline.pipeline.stages.encode import Encoding
+from ctr_pipeline.pipeline.stages.encode import Encoding, new_counter
 from ctr_pipeline.pipeline.stages.refit import best_epoch, discard_refit, find_refit
 from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart
@@ -240,7 +238,7 @@ def _refit(
     epochs = best_epoch(chosen.to_json())
     folders = [encoding.folders[split] for split in ("train", "valid")]
     with EncodedReader(*folders) as rows:
-        counts = _counts_of_both(encoding)
+        counts = _counts_of_both(encoding, num_threads(config.runtime))
         parameters = initial_parameters(config, run, encoding.plan, counts, compiled)
         files = folder.refit
         trainer = Trainer(
@@ -292,17 +290,14 @@ def _begin(loaded: LoadedConfig, trainer: Trainer, parameters: Parameters, job: 
     job.context.progress.log(f"Training begins from {job.warm_start.record.describe()}")
 
 
-def _counts_of_both(encoding: Encoding) -> list[NDArray[np.int64]]:
-    """Counts each id in training and validation rows together, int64 per table."""
-    plan = encoding.plan
-    both = IdCounts([table.num_ids for table in plan.tables], plan.position_tables)
+def _counts_of_both(encoding: Encoding, threads: int) -> list[IdCounts]:
+    """Counts each id of each table in training and validation rows together."""
+    both = new_counter(encoding.plan, threads)
+    both.add_counted(encoding.counts)
     with EncodedReader(encoding.folders["valid"]) as rows:
         for batch in rows.read_in_order(_ROWS_COUNTED):
             both.add(batch.ids_BF)
-    counts = both.per_table()
-    for of_both, of_training in zip(counts, encoding.counts, strict=True):
-        np.add(of_both, of_training, out=of_both)
-    return counts
+    return both.per_table()
 
 
 def _log_profile(profile: TrainingProfile, run: RunFolder, progress: Progress) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.row_transfer import incompatible_tables, transfer_rows
 from ctr_pipeline.embeddings.spilling import MemoryLimit
@@ -100,7 +100,7 @@ def fill_from_earlier(
 def build_from_earlier(
     config: Config,
     plan: PreprocessingPlan,
-    counts: Sequence[NDArray[np.int64]],
+    counts: Sequence[IdCounts],
     warm_start: WarmStart,
     *,
     num_dense: int,

@@ -15,6 +15,7 @@ from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
 from ctr_pipeline.embeddings import row_kernels
+from ctr_pipeline.embeddings.counts import unpack_counts
 from ctr_pipeline.embeddings.rows import RowStorage
 
 KEYS = (key(0, 1), key(0, 2), key(2, 700))
@@ -304,8 +305,9 @@ def test_training_counts_become_part_of_the_rows(make_spec, make_core, make_opti
     keys = [key(1, 5), key(2, 11)]
     before = caller.pull(keys).values
     caller.push(keys, batch(0), gradient=0.0)
-    counts = np.load(spec.counts_file)[[7 + 5, 7 + 400 + 11]].astype(np.float64)
-    expected = before * (1 - 0.5 / np.maximum(counts, 1))[:, None]
+    tables = unpack_counts(np.load(spec.counts_file), [table.num_ids for table in spec.tables])
+    counts = np.array([tables[1].look_up(np.array([5])), tables[2].look_up(np.array([11]))])
+    expected = before * (1 - 0.5 / np.maximum(counts, 1))
     np.testing.assert_allclose(caller.pull(keys).values, expected, rtol=1e-6)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.worker.ps_client import PsClient
+from ctr_pipeline.embeddings.counts import unpack_counts
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.specs.course import UpdateRule
@@ -24,7 +25,7 @@ def local_process(spec):
         admit_after=spec.rows.admit_after,
     )
     counts = np.load(spec.counts_file)
-    store.set_training_counts(np.split(counts, np.cumsum([t.num_ids for t in spec.tables])[:-1]))
+    store.set_training_counts(unpack_counts(counts, [table.num_ids for table in spec.tables]))
     return store
 
 
