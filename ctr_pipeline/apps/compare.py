@@ -350,7 +350,7 @@ def _damaged(path: Path) -> RunFolderError:
     return RunFolderError(
         "is damaged, or is not what a run wrote",
         place=str(path),
-        remedy="Run again with --overwrite, or restore the file",
+        remedy="Restore it, or run 'ctrpipe run' with its config and --overwrite",
     )
 
 

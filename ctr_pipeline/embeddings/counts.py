@@ -22,7 +22,7 @@ _MOST_SMALL = 1 << 22
 """Ids of a table that is counted in an array of all its ids, 32 MB at most."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IdCounts:
     """Occurrences of the ids of one table.
 
@@ -163,8 +163,11 @@ class IdCounter:
         self._large_F = np.flatnonzero(self._starts_F < 0)
         self._first_keys_F = tables_F[self._large_F].astype(np.int64) << ID_BITS
         most = min(int(sizes_T[~is_small_T].sum()), MOST_ROWS)
-        self._keys_N = reserve_array((most,), np.int64, purpose="ids that occur")
-        self._counts_N = reserve_array((most,), np.int64, purpose="counts of ids")
+        if most:
+            self._keys_N = reserve_array((most,), np.int64, purpose="ids that occur")
+            self._counts_N = reserve_array((most,), np.int64, purpose="counts of ids")
+        else:
+            self._keys_N = self._counts_N = np.empty(0, np.int64)
         self._index = KeyIndex(self._keys_N)
         self._num_large = 0
         self._runner = RangeRunner(threads)

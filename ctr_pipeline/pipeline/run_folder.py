@@ -479,7 +479,7 @@ class RunFolder:
             StorageError: The place of its checkpoints cannot be used, or holds something else.
         """
         is_stored = self._has_stored()
-        if not (is_stored or self._has_results()) or (overwrite and not resume):
+        if not (is_stored or self.has_results()) or (overwrite and not resume):
             return
         if resume:
             earlier = {self.place: self.kept_config()}
@@ -490,10 +490,10 @@ class RunFolder:
                     differing_keys(config, loaded.config, resumes=True),
                     "cannot be resumed",
                     place=place,
-                    remedy="Set the keys back, or give --overwrite to start anew",
+                    remedy="Set the keys back, or give --overwrite instead to start anew",
                 )
             return
-        if is_stored and not self._has_results():
+        if is_stored and not self.has_results():
             raise RunFolderError(
                 "holds the checkpoints of an earlier run",
                 place=self.checkpoints_at,
@@ -613,7 +613,8 @@ class RunFolder:
         with durable.os_errors_explained(self.checkpoints):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
 
-    def _has_results(self) -> bool:
+    def has_results(self) -> bool:
+        """Whether training, or a stage after it, has begun here."""
         return any((self.path / name).exists() for name in _LEFTOVERS)
 
     def discard_results(self) -> None:

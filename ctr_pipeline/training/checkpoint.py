@@ -126,7 +126,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"all checkpoints are damaged, the newest: {newest.message}",
                 place=newest.place,
-                remedy="Run 'ctrpipe train' without --resume to train from the start",
+                remedy="Run 'ctrpipe run' with --overwrite to train from the start",
             )
         return None
 

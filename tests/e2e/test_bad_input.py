@@ -22,7 +22,7 @@ import pytest
 import recordio_mistakes
 import table_mistakes
 import tune_mistakes
-from spoiled_world import Case, good_world
+from spoiled_world import Case, good_world, told_calls
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.sessions import load_sessions
@@ -91,6 +91,44 @@ def test_mistake_is_one_clear_message(case: Case, world, capfd, request):
     new = set(after) - set(before)
     assert not [name for name in new if name.endswith(".tmp")]
     assert not [name for name in new if Path(name).name in RESULTS]
+
+
+ALL_MISTAKES = (
+    *MISTAKES,
+    *artefact_mistakes.APP_MISTAKES,
+    *comparison_mistakes.APP_MISTAKES,
+    *general_mistakes.APP_MISTAKES,
+    *general_mistakes.ROW_MISTAKES,
+    *table_mistakes.APP_MISTAKES,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [case for case in ALL_MISTAKES if case.followed], ids=lambda case: case.name
+)
+def test_what_the_message_tells_ends_in_success(case: Case, tmp_path, monkeypatch, capfd):
+    def fail(folder):
+        """What is told in a new world, which is left as it is then."""
+        folder.mkdir()
+        with good_world(folder, monkeypatch) as world, world.mending():
+            if case.trained:
+                assert main(["train", "c.yaml", "-q"]) == 0
+            case.spoil(world)
+            capfd.readouterr()
+            assert main([*case.call, "-q"]) == 1
+        monkeypatch.chdir(folder)
+        return capfd.readouterr().err
+
+    told = told_calls(fail(tmp_path / "first"), case.call)
+    assert told
+    for number, call in enumerate(told):
+        message = fail(tmp_path / str(number))
+        if "Delete it" in message:
+            Path(message.split(": ")[1]).unlink(missing_ok=True)
+        assert main([*call, "-q"]) == 0, capfd.readouterr().err
+        if call[0] != case.call[0]:
+            assert main([*case.call, "-q"]) == 0, capfd.readouterr().err
 
 
 @pytest.mark.parametrize("case", job_mistakes.MEMBER_CASES, ids=lambda case: case.name)

@@ -20,7 +20,7 @@ from ctr_pipeline.cli.main import main
 ANALYZE = ("analyze", "c.yaml")
 EVALUATE = ("evaluate", "c.yaml")
 EXPORT = ("export", "c.yaml")
-TRAIN_ANEW = "without --resume"
+TRAIN_ANEW = "with --overwrite to train from the start"
 
 
 def _found(world: World, pattern: str) -> list[Path]:
@@ -301,9 +301,10 @@ APP_MISTAKES = (
     Case(
         "manifests_gone",
         removed("checkpoints/manifests/*.json"),
-        ("run", "ctrpipe train"),
+        ("run", "ctrpipe run"),
         EVALUATE,
         trained=True,
+        followed=True,
     ),
     Case(
         "manifests_of_another_format",
@@ -311,6 +312,7 @@ APP_MISTAKES = (
         ("manifests", "has format 9", TRAIN_ANEW),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "manifests_edited",
@@ -318,6 +320,7 @@ APP_MISTAKES = (
         ("manifests", "is damaged", TRAIN_ANEW),
         EVALUATE,
         trained=True,
+        followed=True,
     ),
     Case(
         "checkpoint_cut_short",
@@ -325,6 +328,7 @@ APP_MISTAKES = (
         ("rows.bin", "is damaged", "bytes instead of", TRAIN_ANEW),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "embedding_rows_of_another_model",
@@ -346,6 +350,7 @@ APP_MISTAKES = (
         ("statistics.json", "is damaged", "ctrpipe analyze"),
         EVALUATE,
         trained=True,
+        followed=True,
     ),
     Case(
         "statistics_of_another_form",
@@ -353,6 +358,7 @@ APP_MISTAKES = (
         ("statistics.json", "is damaged", "ctrpipe analyze"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "statistics_of_another_version",
@@ -360,6 +366,7 @@ APP_MISTAKES = (
         ("statistics.json", "has version 99", "ctrpipe analyze"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "data_changed",
@@ -367,6 +374,7 @@ APP_MISTAKES = (
         ("run", "the data changed since the model was trained", "--overwrite"),
         EVALUATE,
         trained=True,
+        followed=True,
     ),
     Case(
         "plan_edited",
@@ -374,6 +382,7 @@ APP_MISTAKES = (
         ("run", "trained with other transforms"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "plan_gone",
@@ -381,6 +390,7 @@ APP_MISTAKES = (
         ("preprocessing.json", "cannot be read", "ctrpipe train --resume"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "plan_of_another_version",
@@ -388,6 +398,7 @@ APP_MISTAKES = (
         ("preprocessing.json", "has version 99", "ctrpipe train --resume"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "vocabulary_without_its_column",
@@ -395,6 +406,7 @@ APP_MISTAKES = (
         ("vocabularies", "no column 'value'", "ctrpipe train --resume"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "vocabulary_of_other_rows",
@@ -402,6 +414,7 @@ APP_MISTAKES = (
         ("vocabularies", "2 values, the plan was fitted with 6", "ctrpipe train --resume"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "no_good_row",
@@ -417,13 +430,21 @@ APP_MISTAKES = (
 
 COMMAND_MISTAKES = (
     FORGED[0],
-    Case("checkpoints_gone", removed("checkpoints/*"), ("run", "ctrpipe train"), EVALUATE, True),
+    Case(
+        "checkpoints_gone",
+        removed("checkpoints/*"),
+        ("run", "ctrpipe run"),
+        EVALUATE,
+        True,
+        followed=True,
+    ),
     Case(
         "checkpoint_flipped",
         _flip,
         ("dense.bin", "is damaged (CRC differs)", TRAIN_ANEW),
         EXPORT,
         trained=True,
+        followed=True,
     ),
     Case(
         "statistics_gone",
@@ -431,6 +452,7 @@ COMMAND_MISTAKES = (
         ("statistics.json", "cannot be read", "ctrpipe analyze"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "statistics_edited",
@@ -438,6 +460,7 @@ COMMAND_MISTAKES = (
         ("statistics.json", "not as it was written", "ctrpipe analyze"),
         EXPORT,
         trained=True,
+        followed=True,
     ),
     Case(
         "moments_overflow",
@@ -462,6 +485,7 @@ COMMAND_MISTAKES = (
         nothing,
         ("run", "holds the results of an earlier run", "--resume", "--overwrite"),
         trained=True,
+        followed=True,
     ),
     Case(
         "predict_over_the_data",
@@ -476,6 +500,7 @@ COMMAND_MISTAKES = (
         ("vocabularies", "repeats a value", "ctrpipe train --resume"),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "init_below_a_file",

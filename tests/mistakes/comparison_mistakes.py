@@ -71,18 +71,21 @@ APP_MISTAKES = (
         _runs(config="["),
         ("b/config.resolved.yaml: is damaged",),
         COMPARE,
+        unfollowed="the runs are made up",
     ),
     Case(
         "compare_other_metrics",
         _runs(metrics='{"test": {"auc": 0.5}}'),
         ("b/metrics.json: is damaged",),
         COMPARE,
+        unfollowed="the runs are made up",
     ),
     Case(
         "compare_damaged_predictions",
         _damaged_predictions,
         ("b/predictions.parquet: is damaged",),
         COMPARE,
+        unfollowed="the runs are made up",
     ),
     Case(
         "compare_damaged_history",
@@ -111,8 +114,15 @@ COMMAND_MISTAKES = (
         _unfinished,
         ("b: is not finished", "metrics.json", "--resume"),
         COMPARE,
+        unfollowed="the runs are made up",
     ),
-    Case("compare_damaged_metrics", _runs(metrics="[1"), ("b/metrics.json: is damaged",), COMPARE),
+    Case(
+        "compare_damaged_metrics",
+        _runs(metrics="[1"),
+        ("b/metrics.json: is damaged",),
+        COMPARE,
+        unfollowed="the runs are made up",
+    ),
     Case(
         "compare_with_too_few_repeats",
         _runs(),

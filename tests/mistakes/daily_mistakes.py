@@ -52,6 +52,7 @@ COMMAND_MISTAKES = (
         ("run", "holds no trained model", "ctrpipe train"),
         ("train", "c.yaml"),
         trained=True,
+        unfollowed="it is told for the config of the other run",
     ),
     Case(
         "tune_from_an_earlier_run",

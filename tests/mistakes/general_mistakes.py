@@ -354,6 +354,7 @@ APP_MISTAKES = (
         ("preprocessing.json",),
         PREDICT_AGAIN,
         trained=True,
+        followed=True,
     ),
     Case(
         "predict_into_nowhere",
@@ -416,6 +417,7 @@ COMMAND_MISTAKES = (
         nothing,
         ("c.yaml", "exists already", "--overwrite"),
         ("init", "rows.csv", "--label", "click", "-o", "c.yaml"),
+        followed=True,
     ),
     Case(
         "init_with_a_text_label",
@@ -446,19 +448,29 @@ COMMAND_MISTAKES = (
     Case("output_locked", _locked, ("run", "another run")),
     Case("output_read_only", _read_only, ("/sys/ctrpipe-run",)),
     Case("disk_full", _disk_full, ("disk is full", "Free space")),
-    Case("evaluate_before_training", nothing, ("ctrpipe train",), ("evaluate", "c.yaml")),
+    Case(
+        "evaluate_before_training",
+        nothing,
+        ("ctrpipe train",),
+        ("evaluate", "c.yaml"),
+        followed=True,
+    ),
     Case(
         "predict_before_training",
         file("new.csv", HEADER + "0,1,a,u\n"),
         ("ctrpipe train",),
         PREDICT,
+        followed=True,
     ),
-    Case("export_before_training", nothing, ("ctrpipe train",), ("export", "c.yaml")),
+    Case(
+        "export_before_training", nothing, ("ctrpipe train",), ("export", "c.yaml"), followed=True
+    ),
     Case(
         "output_of_another_config",
         setting(model__embedding_dim=3),
         ("run", "model.embedding_dim", "another 'output'"),
         trained=True,
+        followed=True,
     ),
     Case(
         "resume_of_another_config",
@@ -466,6 +478,7 @@ COMMAND_MISTAKES = (
         ("train.batch_size", "cannot be resumed"),
         (*RUN, "--resume"),
         trained=True,
+        followed=True,
     ),
     Case(
         "checkpoints_damaged",
@@ -473,12 +486,14 @@ COMMAND_MISTAKES = (
         ("checkpoints", "damaged"),
         ("train", "c.yaml", "--resume"),
         trained=True,
+        followed=True,
     ),
     Case(
         "resolved_config_damaged",
         _damage("config.resolved.yaml"),
         ("config.resolved.yaml", "cannot be read"),
         trained=True,
+        followed=True,
     ),
     Case(
         "features_damaged",
@@ -486,8 +501,16 @@ COMMAND_MISTAKES = (
         ("features.json",),
         CHECK,
         trained=True,
+        followed=True,
     ),
-    Case("vocabulary_gone", _remove("vocabularies/*"), ("vocabular",), PREDICT_AGAIN, trained=True),
+    Case(
+        "vocabulary_gone",
+        _remove("vocabularies/*"),
+        ("vocabular",),
+        PREDICT_AGAIN,
+        trained=True,
+        followed=True,
+    ),
     Case(
         "predict_unknown_format",
         nothing,
@@ -513,6 +536,7 @@ COMMAND_MISTAKES = (
         "loss_not_finite",
         setting(train__optimizer={"name": "sgd", "learning_rate": 1e38}, train__epochs=3),
         ("step", "learning"),
+        unfollowed="a lower rate is told with it; test_changed_course.py gives one",
     ),
     Case("custom_syntax", model("def build_model(:\n"), ("model.py:2",)),
     Case("custom_raises", returning("1 / 0"), ("model.py:3",)),

@@ -170,6 +170,7 @@ COMMAND_MISTAKES = (
         nothing,
         ("rows.csv", "exists already", "--overwrite"),
         ("sample", "criteo", "--rows", "100", "-o", "rows.csv"),
+        followed=True,
     ),
     Case(
         "sample_over_what_a_run_made",

@@ -214,6 +214,7 @@ COMMAND_MISTAKES = (
         file("out.recordio", "x"),
         ("out.recordio", "exists already", "--overwrite"),
         CONVERT,
+        followed=True,
     ),
     Case(
         "convert_onto_itself",

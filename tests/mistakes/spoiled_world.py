@@ -4,6 +4,7 @@ import copy
 import hashlib
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -137,6 +138,25 @@ PREDICT = ("predict", "c.yaml", "--data", "new.csv", "--output", "p.parquet")
 PREDICT_AGAIN = ("predict", "c.yaml", "--data", "rows.csv", "--output", "p.parquet")
 
 
+_COMMAND = re.compile(
+    r"'ctrpipe ([a-z-]+)((?: (?:CONFIG|--[a-z-]+))*)'(?: with (?:[a-z ]* and )?(--[a-z]+))?"
+)
+_OPTION = re.compile(r"(?<=[ ,])--(?:resume|overwrite)")
+_GO_ON_OR_ANEW = ("--resume", "--overwrite")
+
+
+def told_calls(message: str, call: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The command lines that a message tells to give, and the call with each option it tells."""
+    told: list[tuple[str, ...]] = []
+    for command, words, option in _COMMAND.findall(message):
+        options = [word for word in (*words.split(), option) if word not in {"", "CONFIG"}]
+        if "--help" not in options and command != "--help":
+            told.append((command, "c.yaml", *options))
+    given = [word for word in call if word not in _GO_ON_OR_ANEW]
+    told += [(*given, option) for option in _OPTION.findall(_COMMAND.sub("", message))]
+    return told
+
+
 @dataclass(frozen=True)
 class Case:
     """One mistake.
@@ -148,6 +168,9 @@ class Case:
         call: The command line.
         trained: Whether the run folder holds an earlier run.
         slow: Whether it takes seconds.
+        followed: Whether the commands and options that the message tells are given, each in a world
+            of its own, after which the call succeeds.
+        unfollowed: Why they are not.
     """
 
     name: str
@@ -156,6 +179,8 @@ class Case:
     call: tuple[str, ...] = RUN
     trained: bool = False
     slow: bool = False
+    followed: bool = False
+    unfollowed: str = ""
 
     @property
     def overrides(self) -> list[str]:
@@ -167,6 +192,8 @@ class Case:
         for text in self.says:
             assert text in message, message
         assert not [word for word in JARGON if word in message]
+        tells = bool(told_calls(message, self.call))
+        assert tells == (self.followed or bool(self.unfollowed)), message
 
 
 def nothing(world: World) -> None:

@@ -60,6 +60,7 @@ APP_MISTAKES = (
         _folder_of_none,
         ("run", "holds no training rows", "ctrpipe analyze"),
         ("drift", "run", "new.csv"),
+        followed=True,
     ),
     Case(
         "drift_from_a_broken_config",

@@ -98,7 +98,13 @@ COMMAND_MISTAKES = (
         _TUNE,
     ),
     Case("tune_without_optuna", _without_optuna, ("Optuna", "ctrpipe[tune]"), _TUNE),
-    Case("tune_beside_a_search", _earlier_search, ("earlier search", "--resume"), _TUNE),
+    Case(
+        "tune_beside_a_search",
+        _earlier_search,
+        ("earlier search", "--resume"),
+        _TUNE,
+        unfollowed="the search is made up",
+    ),
     Case(
         "tune_beside_a_model_of_other_rows",
         _model_of_other_features,

@@ -180,7 +180,7 @@ def test_all_damaged_is_an_error_with_a_remedy(checkpoints, root):
     for step in (1, 2):
         cut_short(root, save(checkpoints, step))
     said = []
-    with pytest.raises(CheckpointError, match=r"all checkpoints are damaged.*without --resume"):
+    with pytest.raises(CheckpointError, match=r"all checkpoints are damaged.*with --overwrite"):
         checkpoints.load_newest(said.append)
     assert len(said) == 2
 

@@ -152,7 +152,7 @@ def _find_cut(storage: CutStorage, best: EpochRecord, progress: Progress) -> Cut
         raise CheckpointError(
             "no checkpoint is whole",
             place=storage.address,
-            remedy="Run 'ctrpipe train' without --resume to train from the start",
+            remedy="Run 'ctrpipe run' with --overwrite to train from the start",
         )
     of_best = last_of_epoch(found, best.epoch)
     if of_best is None:

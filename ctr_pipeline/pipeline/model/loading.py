@@ -80,14 +80,13 @@ def _open(
     checkpoints = Checkpoints(folder.checkpoint_storage)
     checkpoint = checkpoints.load_newest(progress.log)
     if checkpoint is None or checkpoint.state["best_step"] is None:
-        is_member = folder != run and bool(run.trained_folders())
-        raise CheckpointError(
-            "holds no trained model",
-            place=str(folder.path),
-            remedy="Run 'ctrpipe run' with --resume to train the rest of the ensemble"
-            if is_member
-            else "Run 'ctrpipe train' (or 'ctrpipe run') with this config first",
-        )
+        if folder != run and run.trained_folders():
+            remedy = "Run 'ctrpipe run' with --resume to train the rest of the ensemble"
+        elif run.has_results():
+            remedy = "Run 'ctrpipe run' with this config and --resume to train it"
+        else:
+            remedy = "Run 'ctrpipe train' (or 'ctrpipe run') with this config first"
+        raise CheckpointError("holds no trained model", place=str(folder.path), remedy=remedy)
     state = TrainingState.from_json(checkpoint.state)
     if config.train.refit:
         checkpoint = load_refit(folder, checkpoint.state, progress)

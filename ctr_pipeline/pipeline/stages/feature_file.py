@@ -19,15 +19,17 @@ def save_features(path: Path, features: Sequence[FeatureSpec]) -> None:
     durable.write_text(path, json.dumps(values, indent=1) + "\n")
 
 
-def load_features(
-    path: Path, *, remedy: str = "Run 'ctrpipe train' first"
-) -> tuple[FeatureSpec, ...]:
+def load_features(path: Path) -> tuple[FeatureSpec, ...]:
     """The features that the analysis decided on.
 
     Raises:
-        PreprocessingError: There are none, or they are damaged; it ends with `remedy`.
+        PreprocessingError: There are none, or they are damaged.
     """
     try:
         return _FEATURES.validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise PreprocessingError("cannot be read", place=str(path), remedy=remedy) from error
+        raise PreprocessingError(
+            "cannot be read",
+            place=str(path),
+            remedy="Run 'ctrpipe train --resume' with the config of the run, which writes it again",
+        ) from error

@@ -51,7 +51,6 @@ NOT_THERE = "the run that training begins from has no such feature"
 
 _RECORD = "warm_start.json"
 _FEATURES_FILE = "features.json"
-_RESUME_IT = "Run 'ctrpipe train --resume' with the config of that run"
 _SHOWN = 5
 
 
@@ -269,7 +268,7 @@ def _take_over(
         earlier_steps=found.earlier_steps,
         plan_fingerprint=found.plan_fingerprint,
     )
-    features = load_features(earlier.features, remedy=_RESUME_IT)
+    features = load_features(earlier.features)
     return _store(WarmStart(record, features, plan), earlier, run)
 
 
@@ -413,7 +412,7 @@ def _store(warm_start: WarmStart, earlier: RunFolder, run: RunFolder) -> WarmSta
                 raise PreprocessingError(
                     "a file of values is gone",
                     place=str(earlier.path / file),
-                    remedy=_RESUME_IT,
+                    remedy="Run 'ctrpipe train --resume' with the config of that run",
                 )
             durable.link_or_copy(earlier.path / file, temporary / Path(name).name)
         stored = replace(warm_start, plan=_with_files(warm_start.plan, names))
