@@ -1,6 +1,7 @@
 """One value is one value, however it is written and wherever it comes from."""
 
 import decimal
+import itertools
 import re
 
 import duckdb
@@ -178,8 +179,8 @@ def read(path, types=TYPES):
     return pa.Table.from_batches(batches).to_pydict()
 
 
-@pytest.mark.parametrize("truth", TRUTH)
-@pytest.mark.parametrize("whole", WHOLE)
+# One has no part in how the other is read.
+@pytest.mark.parametrize(("whole", "truth"), zip(WHOLE, itertools.cycle(TRUTH), strict=False))
 @pytest.mark.parametrize("source", WRITERS)
 def test_a_row_is_the_same_from_any_source(tmp_path, source, whole, truth):
     assert read(WRITERS[source](table_of(whole, truth), tmp_path)) == EXPECTED

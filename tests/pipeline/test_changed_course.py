@@ -36,12 +36,13 @@ def train(tmp_path):
     return run_with
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "runtime",
     [
         pytest.param({}, id="one process"),
-        pytest.param(PROCESSES, id="processes", marks=[pytest.mark.slow, pytest.mark.e2e]),
-        pytest.param(REPLICAS, id="replicas", marks=[pytest.mark.slow, pytest.mark.e2e]),
+        pytest.param(PROCESSES, id="processes", marks=pytest.mark.e2e),
+        pytest.param(REPLICAS, id="replicas", marks=pytest.mark.e2e),
     ],
 )
 def test_a_diverged_training_goes_on_as_its_error_advises(train, runtime):

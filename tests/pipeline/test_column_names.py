@@ -58,6 +58,7 @@ def train_and_serve(names, folder):
     return written.output.read_text(), inputs
 
 
+@pytest.mark.slow
 def test_names_that_mean_something_elsewhere(tmp_path):
     config, inputs = train_and_serve([*WORDS, *SHAPES, *LEFT_OUT], tmp_path)
     assert {*inputs} == {*WORDS, *SHAPES}

@@ -486,16 +486,23 @@ def write_recordio(rows, path):
 
 
 @pytest.mark.parametrize(
-    ("name", "write"),
+    ("name", "write", "settings"),
     [
-        ("rows.parquet", lambda rows, path: rows.to_parquet(path, index=False)),
-        ("rows.csv", lambda rows, path: rows.to_csv(path, index=False)),
-        ("rows.csv.gz", lambda rows, path: rows.to_csv(path, sep=";", header=False, index=False)),
-        ("rows", lambda rows, path: rows.to_csv(path, sep="|", index=False)),
-        ("rows.recordio", write_recordio),
+        ("rows.parquet", lambda rows, path: rows.to_parquet(path, index=False), []),
+        (
+            "rows.csv",
+            lambda rows, path: rows.to_csv(path, index=False),
+            ["data.format=parquet"],
+        ),
+        (
+            "rows.csv.gz",
+            lambda rows, path: rows.to_csv(path, sep=";", header=False, index=False),
+            ["data.delimiter='\t'"],
+        ),
+        ("rows", lambda rows, path: rows.to_csv(path, sep="|", index=False), []),
+        ("rows.recordio", write_recordio, ["data.format=parquet"]),
     ],
 )
-@pytest.mark.parametrize("settings", [[], ["data.delimiter='\t'"], ["data.format=parquet"]])
 def test_new_rows_may_come_in_another_format(
     loaded, out, frame, world, tmp_path, name, write, settings
 ):

@@ -15,7 +15,7 @@ SETTINGS = settings(
 )
 
 
-@pytest.mark.parametrize("num_examples", [30, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_examples", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_any_interleaving_of_failures_ends_well(num_examples):
     run_state_machine_as_test(JobMachine, settings=settings(SETTINGS, max_examples=num_examples))
 

@@ -23,7 +23,7 @@ SETTINGS = settings(
 # The first failure is enough: nobody has to read a small example of it.
 UNTIL_FOUND = settings(SETTINGS, max_examples=400, phases=(Phase.generate,))
 FEW_AND_MANY = pytest.mark.parametrize(
-    "num_examples", [20, pytest.param(60, marks=pytest.mark.slow)]
+    "num_examples", [10, pytest.param(60, marks=pytest.mark.slow)]
 )
 
 
