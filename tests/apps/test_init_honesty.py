@@ -129,6 +129,7 @@ def test_what_cannot_run_is_refused_by_init(error_of, tmp_path, kind):
     assert not (tmp_path / "config.yaml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ACCEPTED)
 def test_what_init_writes_is_checked_and_read_as_it_is(error_of, kind):
     assert error_of("init", ACCEPTED[kind]()) is None

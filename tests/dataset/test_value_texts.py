@@ -180,7 +180,7 @@ def read(path, types=TYPES):
 
 
 # One has no part in how the other is read.
-@pytest.mark.parametrize(("whole", "truth"), zip(WHOLE, itertools.cycle(TRUTH), strict=False))
+@pytest.mark.parametrize(("whole", "truth"), list(zip(WHOLE, itertools.cycle(TRUTH), strict=False)))
 @pytest.mark.parametrize("source", WRITERS)
 def test_a_row_is_the_same_from_any_source(tmp_path, source, whole, truth):
     assert read(WRITERS[source](table_of(whole, truth), tmp_path)) == EXPECTED

@@ -72,13 +72,8 @@ def test_the_rows_of_the_examples_are_those_of_the_generator(tmp_path):
     assert committed.read_bytes() == (tmp_path / "impressions.csv").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] * ("maxcompute" in path.stem), id=path.stem)
-        for path in EXAMPLES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_can_be_checked_and_its_rows_encoded(path, tmp_path, tables_of_clicks):
     loaded = load(path, tmp_path / "run")
     plan = check_config(loaded, progress=SilentProgress())
