@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ctr_pipeline.analysis.table_sql import is_listed, is_word, without_minus_zero
+from ctr_pipeline.analysis.table_sql import (
+    is_listed,
+    is_word,
+    present_number,
+    without_minus_zero,
+)
 from ctr_pipeline.dataset.columns import NUMBER
 from ctr_pipeline.dataset.formats.text.records import Dialect
 from ctr_pipeline.dataset.value_texts import FALSE, TRUE
@@ -36,7 +41,7 @@ def number_of_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
     case = case.when(is_listed(bare.copy(), missing_values), exp.null())
     for word, value in ((TRUE, "1.0"), (FALSE, "0.0")):
         case = case.when(is_word(bare, word), exp.cast(exp.Literal.string(value), "double"))
-    return case.else_(number)
+    return present_number(case.else_(number), missing_values)
 
 
 def trimmed(text: exp.Expr) -> exp.Expr:

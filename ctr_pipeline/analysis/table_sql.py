@@ -8,6 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.analysis.statistics_plan import StatisticsPlan
+from ctr_pipeline.dataset.columns import missing_numbers
 from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.dataset.value_texts import FALSE, POINT_ZEROS, TRUE, WHOLE_FLOAT, ZERO_FLOAT
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
@@ -157,7 +158,10 @@ def typed_value(
         yes, no = ("1.0", "0.0") if column_type is ColumnType.NUMBER else ("1", "0")
         target = "double" if column_type is ColumnType.NUMBER else "text"
         case = exp.Case().when(column, exp.Literal.string(yes))
-        return exp.cast(case.when(exp.Not(this=column), exp.Literal.string(no)), target)
+        value = exp.cast(case.when(exp.Not(this=column), exp.Literal.string(no)), target)
+        if column_type is ColumnType.NUMBER:
+            return present_number(value, missing_values)
+        return _unless_listed(value, missing_values)
     if column_type is ColumnType.NUMBER:
         is_number = (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
@@ -165,7 +169,7 @@ def typed_value(
         number: exp.Expr = exp.cast(column, "double")
         if pa.types.is_floating(kind):
             number = without_minus_zero(number)
-        return number if is_number else None
+        return present_number(number, missing_values) if is_number else None
     if column_type is not ColumnType.TEXT:
         return None
     if pa.types.is_integer(kind):
@@ -179,6 +183,15 @@ def typed_value(
 def present_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
     """The one text of a value that is a text, NULL if it means missing."""
     return _unless_listed(one_text(text), missing_values)
+
+
+def present_number(number: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
+    """A number, NULL if it means missing."""
+    listed = [_number(one) for one in missing_numbers(tuple(missing_values))]
+    if not listed:
+        return number
+    is_missing = exp.In(this=number, expressions=listed)
+    return exp.Case().when(is_missing, exp.null()).else_(number.copy())
 
 
 def _unless_listed(text: exp.Expr, texts: Sequence[str]) -> exp.Expr:

@@ -292,7 +292,9 @@ class DataConfig(Section):
         default=SampleConfig(), description="Which training rows are used."
     )
     missing_values: Annotated[tuple[str, ...], OF_FILES] = Field(
-        default=("",), description="Texts that mean 'missing'; the empty text always does."
+        default=("",),
+        description="Texts that mean 'missing'; the empty text always does. A number that is "
+        "listed is missing however it is written, in columns of numbers too.",
     )
     bad_rows: Annotated[Literal["fail", "skip"], OF_FILES] = Field(
         default="fail",

@@ -22,7 +22,8 @@ from ctr_pipeline.dataset.columns import (
     convert_texts,
     known_texts,
     missing_to_null,
-    nan_to_null,
+    present_numbers,
+    reject_lists,
     reject_times,
     reject_weights,
 )
@@ -124,9 +125,11 @@ def _check_elements(kind: pa.DataType, cut: ListSpec, place: str) -> None:
                 remedy="Write its elements as numbers",
             )
         return
-    if not (_is_text(plain_type(kind.value_type)) or pa.types.is_integer(kind.value_type)):
+    element = kind.value_type
+    is_number = pa.types.is_integer(element) or pa.types.is_floating(element)
+    if not (_is_text(plain_type(element)) or is_number):
         raise DataError(
-            f"has the type {kind}, and elements of a sequence are texts or integers",
+            f"has the type {kind}, and elements of a sequence are texts or whole numbers",
             place=place,
             remedy="Write the elements as texts or integers",
         )
@@ -148,8 +151,8 @@ def convert_column(
                 return converted
         array = array.dictionary_decode()
     if name in plan.lists and is_list(array.type):
-        array, wrong, elements = as_texts(array, plan.lists[name])
-        faults.reject(records[wrong], BadRowReason.DELIMITER_INSIDE, name, elements.__getitem__)
+        array, found = as_texts(array, plan.lists[name])
+        reject_lists(found, name, faults, records)
     is_text_use = name != plan.label and plan.types[name] is ColumnType.TEXT
     if _is_text(array.type):
         return convert_texts(as_utf8(array, name, faults, records), name, plan, faults, records)
@@ -161,7 +164,8 @@ def convert_column(
         array = convert_floats(array, name, plan, faults, records)
     if is_text_use or is_written_label:
         return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
-    numbers = nan_to_null(pc.cast(array, pa.float64(), safe=False))
+    numbers = pc.cast(array, pa.float64(), safe=False)
+    numbers = present_numbers(numbers, plan.missing_values)
     none = np.empty(0, dtype=np.int64)
 
     def show(positions: Any) -> Any:

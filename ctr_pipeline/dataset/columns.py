@@ -1,11 +1,13 @@
 """Which columns are read and as what, and how their values are understood.
 
-Missing is what is empty, listed in `data.missing_values`, or NaN; it becomes NULL. A text is kept
-exactly as it stands in the file, but for other writings of a value (see `value_texts`). A number is
-a float64 and may be written as `7`, `-0.5`, `.5`, `1e-05`, `inf` or `nan`, with a sign and
-surrounding blanks, or as `true` or `false`; digits beyond float64 are rounded.
+Missing is what is empty, listed in `data.missing_values`, or NaN; it becomes NULL. A listed number
+is missing however it is written. A text is kept exactly as it stands in the file, but for other
+writings of a value (see `value_texts`). A number is a float64 and may be written as `7`, `-0.5`,
+`.5`, `1e-05`, `inf` or `nan`, with a sign and surrounding blanks, or as `true` or `false`; digits
+beyond float64 are rounded.
 """
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,8 +189,33 @@ def reject_times(
     faults.reject(records[wrong], BadRowReason.NOT_A_TIME, time.name, show(wrong))
 
 
-def nan_to_null(numbers: Any) -> Any:
-    """NaN becomes NULL; an array or chunked array of float64."""
+@functools.cache
+def missing_numbers(missing_values: tuple[str, ...]) -> tuple[float, ...]:
+    """Numbers that mean missing beside NaN: those that texts which mean missing are.
+
+    Args:
+        missing_values: Texts that mean missing.
+    """
+    numbers, _ = _read_numbers(pc.utf8_trim_whitespace(pa.array(missing_values, pa.string())))
+    return tuple(dict.fromkeys(_nan_to_null(numbers).drop_null().to_pylist()))
+
+
+def present_numbers(numbers: Any, missing_values: Sequence[str]) -> Any:
+    """Numbers that mean missing become NULL, NaN among them; the same array if there are none.
+
+    Args:
+        numbers: An array or chunked array of float64.
+        missing_values: Texts that mean missing.
+    """
+    numbers = _nan_to_null(numbers)
+    for listed in missing_numbers(tuple(missing_values)):
+        is_missing = pc.equal(numbers, listed)
+        if pc.any(is_missing).as_py():
+            numbers = pc.if_else(is_missing, pa.scalar(None, pa.float64()), numbers)
+    return numbers
+
+
+def _nan_to_null(numbers: Any) -> Any:
     # One pass where there is nothing to do: a sum with NaN in it is NaN.
     total = pc.sum(numbers).as_py()
     if total is None or not math.isnan(total):
@@ -223,11 +250,17 @@ def parse_numbers(texts: pa.Array, missing_values: Sequence[str]) -> tuple[pa.Ar
     trimmed = missing_to_null(
         pc.utf8_trim_whitespace(missing_to_null(texts, missing_values)), missing_values
     )
+    numbers, invalid = _read_numbers(trimmed)
+    return present_numbers(numbers, missing_values), invalid
+
+
+def _read_numbers(trimmed: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Numbers from texts without blanks around them, NULL where they are none, and a mask of it."""
     is_number = pc.fill_null(pc.match_substring_regex(trimmed, NUMBER), True)
     invalid = pc.invert(is_number)
     if pc.any(invalid).as_py():
         trimmed = pc.if_else(is_number, trimmed, pa.scalar(None, pa.string()))
-    return nan_to_null(pc.cast(one_text(trimmed), pa.float64())), invalid
+    return pc.cast(one_text(trimmed), pa.float64()), invalid
 
 
 def parse_labels(
@@ -270,7 +303,7 @@ def convert_texts(
         if plan.key_columns is not None and column == plan.pairs_column:
             return _convert_pairs(known, plan.key_columns, faults, records)
         if column in plan.lists:
-            _reject_faults(find_list_faults(known, plan.lists[column]), column, faults, records)
+            reject_lists(find_list_faults(known, plan.lists[column]), column, faults, records)
         if plan.time is not None and column == plan.time.name:
             reject_times(known, plan.time, faults, records, show=show)
         return known
@@ -289,12 +322,20 @@ def convert_texts(
     return numbers
 
 
-def _reject_faults(
+def reject_lists(
     found: Sequence[ListFault],
     column: str,
     faults: BlockFaults,
     records: npt.NDArray[np.int64],
 ) -> None:
+    """Condemns rows with what is wrong in a column of lists or of pairs.
+
+    Args:
+        found: What is wrong.
+        column: The column.
+        faults: Where it goes.
+        records: Numbers of the rows in the block.
+    """
     for fault in found:
         note = None if fault.notes is None else fault.notes.__getitem__
         shown = fault.shown.__getitem__
@@ -306,7 +347,7 @@ def _convert_pairs(
 ) -> pa.StructArray:
     """Texts of pairs as the columns that their keys are; the arguments are of `convert_texts`."""
     values, found = split_pairs(texts, into.cut, into.plan.names)
-    _reject_faults(found, into.cut.column, faults, records)
+    reject_lists(found, into.cut.column, faults, records)
     columns = [
         convert_texts(value, name, into.plan, faults, records)
         for name, value in zip(into.plan.names, values, strict=True)

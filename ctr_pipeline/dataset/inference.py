@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ctr_pipeline.dataset.value_texts import texts_of_floats
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS
 from ctr_pipeline.features import WEIGHT_NUMBER, ListSpec, SequenceSpec, VectorSpec
 from ctr_pipeline.specs.columns import ColumnType
@@ -153,7 +154,8 @@ def whole_numbers(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArr
 def infer_list(values: pa.Array | pa.ChunkedArray) -> ListSpec | None:
     """How lists are read: as elements of texts or integers, or as numbers of a vector.
 
-    None if they are neither: floats of several lengths, lists of lists, no list at all.
+    Whole numbers that something made floats of are elements where their lists are no vectors. None
+    if they are neither: fractions of several lengths, lists of lists, no list at all.
 
     Args:
         values: The first rows of a column of lists.
@@ -168,8 +170,10 @@ def infer_list(values: pa.Array | pa.ChunkedArray) -> ListSpec | None:
         return None
     elements = pc.list_flatten(values)
     if is_float:
-        is_vector = len(lengths) == 1 and lengths[0] <= _LONGEST_VECTOR and not elements.null_count
-        return VectorSpec(length=int(lengths[0])) if is_vector else None
+        if len(lengths) == 1 and not elements.null_count:
+            return VectorSpec(length=int(lengths[0])) if lengths[0] <= _LONGEST_VECTOR else None
+        if texts_of_floats(elements)[1].any():
+            return None
     for delimiter in _DELIMITERS:
         if not (_is_text(kind) and pc.any(pc.match_substring(elements, delimiter)).as_py()):
             return SequenceSpec(delimiter=delimiter)

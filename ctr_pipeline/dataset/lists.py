@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.bad_rows import BadRowReason
+from ctr_pipeline.dataset.value_texts import texts_of_floats
 from ctr_pipeline.features import (
     VECTOR_NUMBER,
     WEIGHT_NUMBER,
@@ -42,10 +43,10 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
-def as_texts(array: Any, cut: ListSpec) -> tuple[pa.Array, npt.NDArray[np.int64], list[str]]:
+def as_texts(array: Any, cut: ListSpec) -> tuple[pa.Array, list[ListFault]]:
     """Lists as the texts that they are read as; see `join_lists` and `join_vectors`."""
     if isinstance(cut, VectorSpec):
-        return join_vectors(array, cut.delimiter), np.empty(0, np.int64), []
+        return join_vectors(array, cut.delimiter), []
     return join_lists(array, cut.delimiter)
 
 
@@ -68,32 +69,41 @@ def join_vectors(array: Any, delimiter: str) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def join_lists(array: Any, delimiter: str) -> tuple[pa.Array, npt.NDArray[np.int64], list[str]]:
-    """Lists of texts or integers as texts of delimited elements.
+def join_lists(array: Any, delimiter: str) -> tuple[pa.Array, list[ListFault]]:
+    """Lists of texts, integers or floats as texts of delimited elements.
 
-    Elements that are NULL or empty are left out; a list without others is NULL, as a NULL is.
+    Elements that are NULL, NaN or empty are left out; a list without others is NULL, as a NULL is.
 
     Args:
         array: [N].
         delimiter: Between elements.
 
     Returns:
-        Texts, string [N]; the rows that have an element with a delimiter inside; and the first
-        such element of each.
+        Texts, string [N], and the rows that have an element with a delimiter inside or a float
+        that has no one text.
     """
     lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
     elements = pc.list_flatten(array)
     if pa.types.is_dictionary(elements.type):
         elements = elements.dictionary_decode()
-    elements = elements.cast(pa.string())
     parents = np.repeat(np.arange(len(array)), lengths)
+    faults = []
+    if pa.types.is_floating(elements.type):
+        given = elements
+        elements, has_none = texts_of_floats(given)
+        shown = given.cast(pa.float64()).cast(pa.string())
+        faults.append(
+            ListFault(BadRowReason.FLOAT_AS_TEXT, *first_of_rows(parents, shown, has_none))
+        )
+    elements = elements.cast(pa.string())
     is_kept = pc.fill_null(pc.not_equal(elements, ""), False)
     elements, parents = elements.filter(is_kept), parents[np.asarray(is_kept)]
     counts = np.bincount(parents, minlength=len(array))
     offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
     texts = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), delimiter)
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-    return texts, *first_of_rows(parents, elements, pc.match_substring(elements, delimiter))
+    cut = first_of_rows(parents, elements, pc.match_substring(elements, delimiter))
+    return texts, [*faults, ListFault(BadRowReason.DELIMITER_INSIDE, *cut)]
 
 
 def find_list_faults(texts: pa.Array, cut: ListSpec) -> list[ListFault]:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
+from ctr_pipeline.dataset.columns import missing_numbers
 from ctr_pipeline.features import ListSpec, SequenceSpec, VectorSpec
 
 TEXT_EDGES: tuple[str | None, ...] = (
@@ -94,8 +95,8 @@ def edge_rows(
     Args:
         column_types: Every raw column and its type, "string" or "double".
         ordinary: At least one row of the columns, as in the data; the first one is taken.
-        missing_values: Texts that the reader makes missing; as values of a table they never occur,
-            so they are left out.
+        missing_values: Texts that mean missing; in a table they never occur, nor do the numbers
+            that they are, so both are left out.
         lists: Text columns that are lists, and how they are cut.
 
     Returns:
@@ -126,7 +127,8 @@ def _edges_of(
     kind: str, missing_values: Collection[str], more: tuple[str, ...]
 ) -> tuple[str | None, ...] | tuple[float | None, ...]:
     if kind == "double":
-        return NUMBER_EDGES
+        listed = missing_numbers(tuple(missing_values))
+        return tuple(number for number in NUMBER_EDGES if number not in listed)
     return tuple(text for text in (*TEXT_EDGES, *more) if text not in missing_values)
 
 

@@ -165,7 +165,7 @@ def _score_elsewhere(
 def _request(exported: ExportedModel, rows: pa.Table) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     typed = columns_as_arrays(rows, exported.column_types)
-    texts = columns_as_texts(rows, exported.column_types, exported.missing_values)
+    texts = columns_as_texts(rows, exported.column_types)
     names = "\n".join(exported.input_names[column] for column in typed)
     arrays["names"] = np.frombuffer(names.encode(), dtype=np.uint8)
     arrays["num_rows"] = np.array(rows.num_rows)

@@ -1,13 +1,11 @@
 """Raw columns of an Arrow table as the servable model takes them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-
-from ctr_pipeline.errors import ExportError
 
 
 def columns_as_arrays(
@@ -39,37 +37,21 @@ def columns_as_arrays(
 
 
 def columns_as_texts(
-    rows: pa.Table, column_types: Mapping[str, str], missing_values: Collection[str] = ()
+    rows: pa.Table, column_types: Mapping[str, str]
 ) -> dict[str, NDArray[np.generic]]:
     """Every column as "serving_strings" takes it: object arrays of bytes, b"" for missing.
 
-    Numbers are written so that they read back as the same float64: with the fewest digits, or in
-    another way where that text is one that means "missing", as "-1.0" or "inf" may.
+    Numbers are written with the fewest digits that read back as the same float64.
     """
     typed = columns_as_arrays(rows, column_types)
     texts: dict[str, NDArray[np.generic]] = {}
     for column, values in typed.items():
         if column_types[column] == "double":
-            written = [_write_number(float(value), missing_values) for value in values]
-            texts[column] = _object_array(written)
+            written = ["" if np.isnan(value) else repr(float(value)) for value in values]
+            texts[column] = _object_array([text.encode() for text in written])
         else:
             texts[column] = values
     return texts
-
-
-def _write_number(value: float, missing_values: Collection[str]) -> bytes:
-    if np.isnan(value):
-        return b""
-    exact = f"{value:+.17e}"
-    spellings = (repr(value), exact, exact.replace("inf", "INFINITY").replace("e", "E"))
-    for text in spellings:
-        if text not in missing_values:
-            return text.encode()
-    raise ExportError(
-        f"every way to write {value} is one of the texts that mean 'missing'",
-        place="data.missing_values",
-        remedy=f"Leave '{text}' out",
-    )
 
 
 def _as_bytes(values: pa.Array) -> NDArray[np.generic]:

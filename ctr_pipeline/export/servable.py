@@ -38,7 +38,6 @@ class ExportedModel:
         column_types: Every raw column and its type.
         input_names: Every raw column and its input's name.
         num_rows: Embedding rows.
-        missing_values: Texts that mean "missing" beside the empty one.
     """
 
     folder: Path
@@ -46,7 +45,6 @@ class ExportedModel:
     column_types: Mapping[str, RawType]
     input_names: Mapping[str, str]
     num_rows: int
-    missing_values: tuple[str, ...] = ()
 
 
 def export_servable(
@@ -100,14 +98,7 @@ def export_servable(
         position_tables=position_tables,
         sequence_pooling=sequence_pooling,
     )
-    exported = ExportedModel(
-        folder,
-        version_folder,
-        dict(column_types),
-        input_names,
-        num_rows,
-        tuple(info.missing_values),
-    )
+    exported = ExportedModel(folder, version_folder, dict(column_types), input_names, num_rows)
     try:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -183,7 +174,7 @@ def _warmup_requests(exported: ExportedModel) -> dict[str, dict[str, Any]]:
         return {exported.input_names[column]: values for column, values in columns.items()}
 
     typed = columns_as_arrays(rows, exported.column_types)
-    texts = columns_as_texts(rows, exported.column_types, exported.missing_values)
+    texts = columns_as_texts(rows, exported.column_types)
     return {
         "serving_default": named(
             {

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from ctr_pipeline.dataset.columns import missing_numbers
 from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.export.request_texts import one_texts, parse_numbers
 from ctr_pipeline.export.rows import FIELD_SHIFT, SENTINEL_KEY
@@ -76,7 +78,7 @@ class ServingModule(tf.Module):
         self._forward = model.stateless_call
         self._column_types = dict(column_types)
         self._input_names = dict(input_names)
-        self._missing_values = [text for text in missing_texts(missing_values) if text]
+        self._missing_values = missing_texts(missing_values)
         self._list_columns = frozenset(list_columns)
 
     def signatures(self) -> dict[str, Any]:
@@ -93,42 +95,45 @@ class ServingModule(tf.Module):
             name: tf.TensorSpec([None], tf.string, name=name) for name in self._input_names.values()
         }
 
-        def serving_default(**inputs: Any) -> dict[str, Any]:
+        def score(**inputs: Any) -> dict[str, Any]:
             return self._score(self._columns(inputs))
 
-        def serving_strings(**inputs: Any) -> dict[str, Any]:
-            columns = self._columns(inputs)
-            numbers = [c for c, kind in self._column_types.items() if kind == "double"]
-            if numbers:
-                # One parse of all columns: thousands of small operations would cost more.
-                stacked = tf.stack([inputs[self._input_names[column]] for column in numbers])
-                parsed = parse_numbers(stacked, self._missing_values)
-                columns |= dict(zip(numbers, tf.unstack(parsed, num=len(numbers)), strict=True))
-            return self._score(columns)
-
         return {
-            "serving_default": tf.function(serving_default, autograph=False).get_concrete_function(
-                **typed
-            ),
-            "serving_strings": tf.function(serving_strings, autograph=False).get_concrete_function(
-                **texts
-            ),
+            "serving_default": tf.function(score, autograph=False).get_concrete_function(**typed),
+            "serving_strings": tf.function(score, autograph=False).get_concrete_function(**texts),
         }
 
     def _columns(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs by column: texts of values as the one text of each, empty where missing."""
+        """Inputs by column as float64 and one text of each value, NaN and empty where missing."""
         columns = {column: inputs[name] for column, name in self._input_names.items()}
-        texts = [column for column, tensor in columns.items() if tensor.dtype == tf.string]
+        numbers = [column for column, kind in self._column_types.items() if kind == "double"]
+        texts = [column for column in columns if column not in numbers]
         lists = [column for column in texts if column in self._list_columns]
         values = [column for column in texts if column not in self._list_columns]
-        for group, read in ((values, one_texts), (lists, tf.identity)):
+        groups = ((numbers, self._numbers), (values, self._values), (lists, self._present_texts))
+        for group, read in groups:
             if group:
                 # All columns at once: thousands of small operations would cost more.
-                texts_CB = read(tf.stack([columns[column] for column in group]))
-                for missing in self._missing_values:
-                    texts_CB = tf.where(texts_CB == missing, "", texts_CB)
-                columns |= dict(zip(group, tf.unstack(texts_CB, num=len(group)), strict=True))
+                read_CB = read(tf.stack([columns[column] for column in group]))
+                columns |= dict(zip(group, tf.unstack(read_CB, num=len(group)), strict=True))
         return columns
+
+    def _numbers(self, given_CB: Any) -> Any:
+        numbers_CB = parse_numbers(given_CB) if given_CB.dtype == tf.string else given_CB
+        for missing in missing_numbers(self._missing_values):
+            numbers_CB = tf.where(
+                numbers_CB == missing, tf.constant(np.nan, tf.float64), numbers_CB
+            )
+        return numbers_CB
+
+    def _values(self, texts_CB: Any) -> Any:
+        return self._present_texts(one_texts(texts_CB))
+
+    def _present_texts(self, texts_CB: Any) -> Any:
+        for missing in self._missing_values:
+            if missing:
+                texts_CB = tf.where(texts_CB == missing, "", texts_CB)
+        return texts_CB
 
     def _score(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         ids_BF, numbers_BN = self.preprocessing(columns)

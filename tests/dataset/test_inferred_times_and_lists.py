@@ -68,12 +68,13 @@ def test_whole_numbers_are_as_long_as_int64_holds():
         ([[1.5, 2], [3, 4]], pa.list_(pa.float64(), 2), VectorSpec(length=2)),
         ([[1.5, 2], [3]], pa.list_(pa.float64()), None),
         ([[1.5, None]], pa.list_(pa.float64()), None),
+        ([[7, 2], [1084]], pa.list_(pa.float64()), SequenceSpec(delimiter="|")),
+        ([[7, None], [1084, 2]], pa.list_(pa.float32()), SequenceSpec(delimiter="|")),
         ([[0.0] * 1025], pa.list_(pa.float64()), None),
         ([None, []], pa.list_(pa.string()), None),
         ([[["a"]]], pa.list_(pa.list_(pa.string())), None),
         ([[True]], pa.list_(pa.bool_()), None),
     ],
-    ids=str,
 )
 def test_lists(values, kind, expected):
     assert infer_list(pa.array(values, kind)) == expected

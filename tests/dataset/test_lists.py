@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.bad_rows import BadRowReason
-from ctr_pipeline.dataset.lists import find_bad_vectors, join_vectors
+from ctr_pipeline.dataset.lists import find_bad_vectors, join_lists, join_vectors
 from ctr_pipeline.features import VectorSpec
 from ctr_pipeline.preprocessing.vectors import vector_numbers
 
@@ -38,6 +38,22 @@ def test_lists_by_hand(kind):
     fixed = pa.array([lists[0], None, lists[2], lists[4]], pa.list_(kind, LENGTH))
     assert join_vectors(fixed, "|").to_pylist() == [expected[row] for row in (0, 1, 2, 4)]
     assert join_vectors(fixed.slice(2), "|").to_pylist() == [expected[2], expected[4]]
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.int64()])
+def test_elements_that_became_floats_are_the_whole_numbers_they_were(kind):
+    texts, faults = join_lists(pa.array([[7, None, -0.0], None, [], [1084]], pa.list_(kind)), "|")
+    assert texts.to_pylist() == ["7|0", None, None, "1084"]
+    assert not any(len(fault.rows) for fault in faults)
+
+
+def test_fractions_are_no_elements():
+    lists = pa.array([[1.0], [7, 0.5, 2.5], [float("nan")], [float("inf")]]).slice(1)
+    texts, (fraction, inside) = join_lists(lists, "|")
+    assert texts.to_pylist() == ["7", None, None]
+    assert fraction.reason is BadRowReason.FLOAT_AS_TEXT
+    assert (fraction.rows.tolist(), fraction.shown) == ([0, 2], ["0.5", "inf"])
+    assert not len(inside.rows)
 
 
 WIDTHS = {pa.float32(): 32, pa.float64(): 64}

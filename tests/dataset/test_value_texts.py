@@ -2,6 +2,7 @@
 
 import decimal
 import itertools
+import math
 import re
 
 import duckdb
@@ -16,6 +17,7 @@ from sqlglot import exp
 
 from ctr_pipeline.analysis import table_sql
 from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.columns import missing_numbers, present_numbers
 from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.dataset.value_texts import missing_texts, one_text, texts_of_floats
@@ -92,6 +94,19 @@ def test_a_listed_text_means_missing_in_each_writing():
     assert missing_texts(("NULL", "-1.0")) == ("", "NULL", "-1.0", "-1")
 
 
+def test_a_number_is_missing_where_a_listed_text_is_that_number():
+    listed = ("NULL", "-1", " 2.50 ", "1e3", "-1.0", "nan", "", "true", "-Inf")
+    assert missing_numbers(listed) == (-1.0, 2.5, 1000.0, 1.0, -math.inf)
+    numbers = pa.array([-1, 2.5, 2.4, 1e3, math.nan, None, 1, -math.inf, math.inf, 0])
+    left = [None, None, 2.4, None, None, None, None, None, math.inf, 0.0]
+    assert present_numbers(numbers, listed).to_pylist() == left
+    column = table_sql.present_number(exp.column("x"), listed).sql("duckdb")
+    rows = pa.table({"x": numbers.drop_null()})
+    found = duckdb.sql(f"SELECT {column} FROM rows WHERE NOT isnan(x)").fetchall()
+    assert [value for (value,) in found] == [*left[:4], *left[6:]]
+    assert rows.num_rows == 9
+
+
 TYPES = {"user": TEXT, "flag": TEXT, "price": NUMBER, "sold": NUMBER}
 EXPECTED = {
     "user": ["1084", "7", None, "0"],
@@ -99,6 +114,14 @@ EXPECTED = {
     "price": [3.0, -1.0, None, 12.0],
     "sold": [1.0, 0.0, None, 1.0],
 }
+LISTED = ("-1.0", "7", "TRUE")
+UNLISTED = {
+    "user": ["1084", None, None, "0"],
+    "flag": [None, "0", None, None],
+    "price": [3.0, None, None, 12.0],
+    "sold": [None, 0.0, None, None],
+}
+"""What is left where these texts mean missing."""
 USERS, FLAGS = [1084, 7, None, 0], [True, False, None, True]
 PRICES = [3, -1, None, 12]
 
@@ -174,8 +197,9 @@ WRITERS = {
 }
 
 
-def read(path, types=TYPES):
-    batches = stream_rows(DataConfig(train="x"), path, types, label_required=False)
+def read(path, types=TYPES, missing_values=()):
+    data = DataConfig(train="x", missing_values=missing_values)
+    batches = stream_rows(data, path, types, label_required=False)
     return pa.Table.from_batches(batches).to_pydict()
 
 
@@ -183,7 +207,9 @@ def read(path, types=TYPES):
 @pytest.mark.parametrize(("whole", "truth"), list(zip(WHOLE, itertools.cycle(TRUTH), strict=False)))
 @pytest.mark.parametrize("source", WRITERS)
 def test_a_row_is_the_same_from_any_source(tmp_path, source, whole, truth):
-    assert read(WRITERS[source](table_of(whole, truth), tmp_path)) == EXPECTED
+    path = WRITERS[source](table_of(whole, truth), tmp_path)
+    assert read(path) == EXPECTED
+    assert read(path, missing_values=LISTED) == UNLISTED
 
 
 @pytest.mark.parametrize("source", WRITERS)

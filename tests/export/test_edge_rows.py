@@ -23,10 +23,14 @@ def test_every_column_has_every_hard_value_among_ordinary_ones() -> None:
     assert {math.inf, -math.inf, None} < set(numbers)
 
 
-def test_texts_that_mean_missing_are_left_out() -> None:
+def test_what_means_missing_is_left_out() -> None:
     rows = edge_rows(TYPES, ordinary=ORDINARY, missing_values=("", "NaN", "0"))
     assert not {"NaN", "0"} & set(rows.column("C1").to_pylist())
     assert None in rows.column("C1").to_pylist()
+    numbers = rows.column("I1").to_pylist()
+    assert 0.0 in NUMBER_EDGES
+    assert 0.0 not in numbers
+    assert None in numbers
 
 
 def test_number_of_rows_is_bounded() -> None:

@@ -23,12 +23,6 @@ def test_texts_read_back_as_the_same_number() -> None:
     assert texts["t"].tolist() == [b"a", b"", "ž".encode(), b""]
 
 
-def test_a_number_is_never_written_as_a_text_that_means_missing() -> None:
-    texts = columns_as_texts(ROWS, TYPES, ("0.1", "-inf", "+1.50000000000000000e+00"))
-    assert [float(text) for text in texts["n"] if text] == [1.5, -math.inf, 0.1]
-    assert not {b"0.1", b"-inf"} & set(texts["n"].tolist())
-
-
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no column 'x'"):
         columns_as_arrays(ROWS, {"x": "double"})

@@ -43,11 +43,6 @@ def test_bytes_that_are_no_text_are_missing() -> None:
     assert np.isnan(parse_numbers(tf.constant([b"\xff5"])).numpy()).all()
 
 
-def test_texts_that_mean_missing() -> None:
-    parsed = parse_numbers(tf.constant([[" -1 ", "1"], ["-1", "-1.0"]]), ["-1"]).numpy()
-    np.testing.assert_equal(parsed, [[math.nan, 1.0], [math.nan, -1.0]])
-
-
 def test_the_one_text_of_a_value_is_that_of_the_file_readers() -> None:
     texts = ["1084.0", "-0.0", "9000000000000000.0", "True", "fALSE", "007.0", "7.5", "", "é.0"]
     expected = one_text(pa.array(texts)).to_pylist()

@@ -1,6 +1,7 @@
 """The export end to end: real preprocessing, a model, rows; read by TensorFlow alone."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -167,7 +168,7 @@ INFO = ModelCardInfo(
     base_rate=0.3,
     metrics={"test": {"auc": 0.75}},
     features=[{"column": "price", "transforms": ["log", "standardize"]}],
-    missing_values=("", "NA", "NaN", "inf", "1.0"),
+    missing_values=("", "NA", "NaN", "-1.0", "1e20"),
 )
 
 
@@ -271,11 +272,14 @@ def test_the_proving_process_ends_with_its_block_and_with_whoever_started_it() -
 
 
 def test_texts_that_mean_missing_are_missing(job: Job, exported: ExportedModel) -> None:
-    signature = tf.saved_model.load(str(exported.version_folder)).signatures["serving_strings"]
+    signatures = tf.saved_model.load(str(exported.version_folder)).signatures
 
-    def logit(name: str, site: str, price: str) -> float:
-        outputs = signature(
-            item_name=tf.constant([name]), site=tf.constant([site]), price=tf.constant([price])
+    def logit(name: str, site: str, price: str | float) -> float:
+        is_text = isinstance(price, str)
+        outputs = signatures["serving_strings" if is_text else "serving_default"](
+            item_name=tf.constant([name]),
+            site=tf.constant([site]),
+            price=tf.constant([price], tf.string if is_text else tf.float64),
         )
         return float(outputs["logit"][0])
 
@@ -283,6 +287,8 @@ def test_texts_that_mean_missing_are_missing(job: Job, exported: ExportedModel) 
     assert logit("a", "x", "no number") == logit("a", "x", "")
     assert logit("a", "x", " 1e1 ") == logit("a", "x", "10")
     assert logit("a", "x", "10") != logit("a", "x", "")
+    for price in ("-1", "-1.00", "1E+20", -1.0, 1e20, math.nan):
+        assert logit("a", "x", price) == logit("a", "x", "")
 
 
 def test_card_names_inputs_and_what_the_caller_knows(exported: ExportedModel) -> None:

@@ -560,11 +560,4 @@ COMMAND_MISTAKES = (
         ),
         ("model.file", "cannot compile the model", "without Python functions"),
     ),
-    Case(
-        "every_infinity_is_missing",
-        done("train", "evaluate", data__missing_values=["inf", "+inf", "+INFINITY"]),
-        ("data.missing_values", "every way to write inf", "Leave '+INFINITY' out"),
-        EXPORT,
-        slow=True,
-    ),
 )

@@ -459,7 +459,7 @@ ROW_MISTAKES = (
     Case(
         "list_of_floats_as_sequence",
         _lists(pa.array([[1.5]] * 300)),
-        ("rows.parquet", "'city'", "texts or integers"),
+        ("rows.parquet, row 1, column 'city'", "float without one text", "1.5"),
     ),
 )
 

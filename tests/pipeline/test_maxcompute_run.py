@@ -63,8 +63,8 @@ def test_the_same_statistics_as_of_files(service, tmp_path):
         ("here", files),
     ):
         (tmp_path / side).mkdir()
-        config = {"data": {"label": "click", **paths}, "features": "auto"}
-        found.append(analyze(config, tmp_path / side))
+        data = {"label": "click", "missing_values": ["5", "7.50"], **paths}
+        found.append(analyze({"data": data, "features": "auto"}, tmp_path / side))
     assert_close(*found)
     assert set(found[0]["drift"]) == {"valid", "test"}
     # What decides the features and what they need are counted together, in one reading of the rows.

@@ -102,7 +102,7 @@ def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
             **{name: str(tmp_path / f"{name}.csv.gz") for name in ("valid", "test")},
             "label": "click",
             "weight": weight,
-            "missing_values": ["NA", "3"],
+            "missing_values": ["NA", "3.0"],
         },
         "features": [
             {
@@ -142,6 +142,7 @@ def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path, wei
             "train": str(tmp_path / "clicks"),
             "label": "click",
             "weight": weight,
+            "missing_values": ["5", "7.50"],
             "split": {"valid": 0.2, "test": 0.2},
         },
     }

@@ -22,8 +22,8 @@ from ctr_pipeline.dataset.columns import (
     is_binary_label,
     is_weight,
     known_texts,
-    nan_to_null,
     parse_labels,
+    present_numbers,
 )
 from ctr_pipeline.dataset.data_files import DataFile
 from ctr_pipeline.dataset.formats.text.compression import Compression
@@ -146,11 +146,13 @@ def _parse_fast(block: TextBlock, plan: ReadingPlan) -> ParsedBlock | None:
         if name == plan.label:
             if plan.label_values is not None:
                 column, _ = parse_labels(column, plan.label_values, plan.missing_values)
+            else:
+                column = present_numbers(column, plan.missing_values)
             if not is_binary_label(column):
                 return None
             table = table.set_column(index, name, column.cast(pa.int8()))
         elif plan.types[name] is ColumnType.NUMBER:
-            numbers = nan_to_null(column)
+            numbers = present_numbers(column, plan.missing_values)
             if name == plan.weight and not is_weight(numbers).all():
                 return None
             if numbers is not column:
