@@ -171,9 +171,7 @@ def _unusable(column: ColumnStatistics) -> str | None:
 
 
 def _all_missing(column: ColumnStatistics) -> str | None:
-    if column.num_missing < column.count:
-        return None
-    return f"all its {_rows(column.count)} are missing"
+    return f"all its {_rows(column.count)} are missing" if column.is_missing else None
 
 
 def has_iso_times(column: ColumnStatistics) -> bool:

@@ -209,6 +209,11 @@ class PreprocessingPlan(_Frozen):
         )
 
     @property
+    def table_sizes(self) -> list[int]:
+        """Ids of each embedding table, in the order of `tables`."""
+        return [table.num_ids for table in self.tables]
+
+    @property
     def table_features(self) -> tuple[tuple[str, ...], ...]:
         """The features whose ids each table holds rows of, in the order of `tables`."""
         return tuple(

@@ -146,10 +146,6 @@ class SplitEncoder:
         least = rows.num_rows if needs_all else self.config.runtime.rows_per_encoding_task
         return plan_units(split, rows.part_rows, least)
 
-    def new_counter(self) -> IdCounter:
-        """Counts the ids of encoded rows."""
-        return new_counter(self.plan, self.threads)
-
     def encode(
         self,
         split: str,
@@ -176,7 +172,7 @@ class SplitEncoder:
         targets = _targets(self.config, self.ingested.splits["train"])
         counter = out_of_fold = None
         if split == "train":
-            counter = self.new_counter()
+            counter = new_counter(self.plan, self.threads)
             out_of_fold = _count_out_of_fold(self._out_of_fold, files, self.config)
         with EncodedWriter(
             folder,
@@ -455,15 +451,13 @@ _COUNTS = "id_counts.npz"
 
 def new_counter(plan: PreprocessingPlan, threads: int) -> IdCounter:
     """Counts the ids of encoded rows of a plan."""
-    return IdCounter(
-        [table.num_ids for table in plan.tables], plan.position_tables, threads=threads
-    )
+    return IdCounter(plan.table_sizes, plan.position_tables, threads=threads)
 
 
 def _join_counts(encoder: SplitEncoder, parts: Sequence[str]) -> list[IdCounts]:
     """The sum of what the parts of the training rows count, which is kept for the next time."""
     train = encoder.run.encoded / "train"
-    counter = encoder.new_counter()
+    counter = new_counter(encoder.plan, encoder.threads)
     for part in parts:
         folder = part_folder(train, part)
         counts = _read_counts(folder, encoder.plan, encoder.fingerprint)
@@ -493,6 +487,6 @@ def _read_counts(folder: Path, plan: PreprocessingPlan, fingerprint: str) -> lis
         with np.load(folder / _COUNTS, allow_pickle=False) as file:
             if str(file["fingerprint"]) != fingerprint:
                 return None
-            return unpack_counts(file["counts"], [table.num_ids for table in plan.tables])
+            return unpack_counts(file["counts"], plan.table_sizes)
     except (OSError, ValueError, KeyError):
         return None

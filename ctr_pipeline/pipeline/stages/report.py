@@ -64,7 +64,13 @@ def run_report(
             learning_rate=config.train.optimizer.learning_rate,
             best_step=model.state.best_step,
             statistics=analysis.statistics,
-            plan=describe_plan(config, analysis.features, model.plan, analysis.statistics),
+            plan=describe_plan(
+                config,
+                analysis.features,
+                model.plan,
+                analysis.statistics,
+                num_rows=None if model.state.refit is None else model.state.refit.num_rows,
+            ),
             left_out=tuple(
                 page.LeftOutColumn(column=decision.column, reason=decision.reason)
                 for decision in analysis.left_out
