@@ -18,7 +18,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-PIP_INSTALL = -m pip install --quiet --require-hashes --requirement
+# Python compiles what is imported: pip would compile thousands of files that never are.
+PIP_INSTALL = -m pip install --no-compile --quiet --require-hashes --requirement
 
 $(STAMP): pyproject.toml requirements/tools.txt requirements/dev.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed; set PYTHON=/path/to/python3.11"; exit 1; }
