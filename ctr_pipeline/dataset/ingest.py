@@ -347,7 +347,7 @@ def ingest(
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         bad_rows = ledger.close()
-        _check_splits(parts, ledger)
+        _check_splits(parts, ledger, data)
         rows.versions.require_same(source, "while it was read")
         ingested = IngestedRows(
             splits={
@@ -478,6 +478,8 @@ class _Ingestion:
             counts.add(points_in_time(plain_batch(batch).column(0), time.format))
         points_D, counts_D = counts.totals()
         if len(points_D) < len(shares.splits):
+            # Where too many rows are bad, that is why.
+            self.ledger.close()
             raise _too_few_times(len(points_D), shares, time.name)
         ranges = plan_time_ranges(counts_D, shares)
         borders = points_D[[first for first, _ in list(ranges.values())[1:]]]
@@ -538,13 +540,13 @@ def _points_of(column: pa.ChunkedArray, time: TimeColumn) -> NDArray[np.float64]
     return np.concatenate(found) if found else np.empty(0, np.float64)
 
 
-def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None:
+def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger, data: DataConfig) -> None:
     """Raises DataError for a split without rows, or where one class only has any or weighs."""
     for split, files in parts.items():
         num_rows = sum(part.num_rows for part in files)
         num_positive = sum(part.num_positive for part in files)
         if num_positive in {0, num_rows}:
-            raise lacks_class(split, num_rows, num_positive, ledger.num_good)
+            raise lacks_class(split, num_rows, num_positive, ledger.num_good, data)
         weights = WeightSums.of_all(part.weights for part in files)
         if weights is not None and not 0 < weights.positive < weights.total:
             of = "" if not weights.total else f" of label {0 if weights.positive else 1}"
@@ -555,7 +557,9 @@ def _check_splits(parts: Mapping[str, list[Part]], ledger: BadRowLedger) -> None
             )
 
 
-def lacks_class(split: str, num_rows: int, num_positive: int, num_good: int) -> DataError:
+def lacks_class(
+    split: str, num_rows: int, num_positive: int, num_good: int, data: DataConfig
+) -> DataError:
     """The error of a split without rows, or without rows of one class.
 
     Args:
@@ -563,6 +567,7 @@ def lacks_class(split: str, num_rows: int, num_positive: int, num_good: int) -> 
         num_rows: Rows of the split.
         num_positive: Rows of label 1: none or all.
         num_good: Good rows of all splits.
+        data: How they are divided.
     """
     if not num_rows:
         return DataError(
@@ -571,10 +576,12 @@ def lacks_class(split: str, num_rows: int, num_positive: int, num_good: int) -> 
             remedy=f"Give more rows, or change data.{split} or data.split",
         )
     only = 1 if num_positive else 0
+    is_by_order = data.split.by == "order"
+    otherwise = "; if the rows are sorted by it, set data.split.by: random" if is_by_order else ""
     return DataError(
         f"all {num_rows} labels of the {split} split are {only}; both classes are needed",
         place=f"{split} rows",
-        remedy="Check data.label; if the rows are sorted by it, set data.split.by: random",
+        remedy=f"Check data.label{otherwise}",
     )
 
 
@@ -618,7 +625,7 @@ def check_division(rows: pa.Table, data: DataConfig, source: Source, *, seed: in
     for split, chosen in divided.items():
         num_positive = int(np.count_nonzero(chosen))
         if num_positive in {0, len(chosen)}:
-            raise lacks_class(split, len(chosen), num_positive, num_rows)
+            raise lacks_class(split, len(chosen), num_positive, num_rows, data)
 
 
 def _is_float(rows: pa.Table, column: str) -> bool:
@@ -630,8 +637,8 @@ def _too_few_times(num_times: int, shares: Shares, column: str) -> DataError:
         f"the rows have {num_times} different times, too few to divide them into "
         f"{', '.join(shares.splits)}: rows of one time stay together",
         place=f"data.split.column '{column}'",
-        remedy="Give rows of more times, name files in data.valid and data.test, or set "
-        "data.split.by: random",
+        remedy="Give rows of more times, name files in data.valid and data.test, or leave out "
+        "data.split.column and set data.split.by: random",
     )
 
 

@@ -22,7 +22,8 @@ import pytest
 import recordio_mistakes
 import table_mistakes
 import tune_mistakes
-from spoiled_world import Case, good_world, told_calls
+from spoiled_world import Case, good_world, told_calls, told_settings
+from test_row_mistakes import MISTAKES as ROW_MISTAKES
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.sessions import load_sessions
@@ -129,6 +130,33 @@ def test_what_the_message_tells_ends_in_success(case: Case, tmp_path, monkeypatc
         assert main([*call, "-q"]) == 0, capfd.readouterr().err
         if call[0] != case.call[0]:
             assert main([*case.call, "-q"]) == 0, capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    list({case.name: case for case in (*ROW_MISTAKES, *ALL_MISTAKES)}.values()),
+    ids=lambda case: case.name,
+)
+def test_what_the_message_tells_to_set_ends_in_success(case: Case, tmp_path, monkeypatch, capfd):
+    def call(folder, *options):
+        """The call in a new world, and what it says."""
+        folder.mkdir()
+        with good_world(folder, monkeypatch) as world, world.mending():
+            if case.trained:
+                assert main(["train", "c.yaml", "-q"]) == 0
+            case.spoil(world)
+            capfd.readouterr()
+            return main([*case.call, "-q", *options]), capfd.readouterr().err
+
+    _, first = call(tmp_path / "first")
+    for number, settings in enumerate(told_settings(first)):
+        options = [word for setting in settings for word in ("--set", setting)]
+        code, message = call(tmp_path / str(number), *options)
+        assert bool(code) == bool(case.unset), message
+        # A way out that is told again has led nowhere.
+        assert settings not in told_settings(message), message
+        assert "a bug in ctrpipe" not in message
 
 
 @pytest.mark.parametrize("case", job_mistakes.MEMBER_CASES, ids=lambda case: case.name)

@@ -333,6 +333,7 @@ ROW_MISTAKES = (
         "weight_is_text",
         setting(data__weight="user"),
         ("rows.csv, row 2, column 'user'", "not a number: 'u0'", "data.bad_rows: skip"),
+        unset="all rows are bad",
     ),
     Case(
         "weight_negative",

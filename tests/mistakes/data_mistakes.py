@@ -379,13 +379,28 @@ ROW_MISTAKES = (
     ),
     Case("parquet_types_differ", _two_parquets, ("part-2.parquet", "'price'", "part-1.parquet")),
     Case("parquet_without_rows", _no_parquet_rows, ("rows.parquet", "has no rows")),
-    Case("parquet_floats_as_ids", _float_ids, ("rows.parquet", "'city'", "round_identity")),
+    Case(
+        "parquet_floats_as_ids",
+        _float_ids,
+        ("rows.parquet", "'city'", "round_identity"),
+        unset="all rows are bad",
+    ),
     Case("parquet_pages_damaged", _damaged_pages, ("rows.parquet", "damaged", "again"), CHECK),
     Case("parquet_damaged_later", _damaged_pages_later, ("part-2.parquet", "damaged", "again")),
     Case("gz_damaged_later", _damaged_gz_later, ("rows.csv.gz", "damaged", "again")),
     Case("row_endless", _endless_row(""), ("rows.csv, row 450002", "longer than 1 MiB")),
-    Case("quote_endless", _endless_row('1,2,"'), ("rows.csv, row 450002", "never closed", "quote")),
-    Case("first_row_endless", _endless_first_row, ("rows.csv, row 1", "do not end", "one row")),
+    Case(
+        "quote_endless",
+        _endless_row('1,2,"'),
+        ("rows.csv, row 450002", "never closed", "quote"),
+        unset="the row does not end without quotes either",
+    ),
+    Case(
+        "first_row_endless",
+        _endless_first_row,
+        ("rows.csv, row 1", "do not end", "one row"),
+        unset="the row does not end without quotes either",
+    ),
     Case("data_cannot_be_opened", _unopenable, ("rows.csv", "Permission denied", "permissions")),
     Case(
         "data_changed_while_read",
@@ -433,11 +448,13 @@ ROW_MISTAKES = (
         "list_with_null",
         _vectors(pa.array([[1.5, None]] * 300, pa.list_(pa.float32(), 2))),
         ("rows.parquet, row 1, column 'city'", "not a finite number: 'null'"),
+        unset="all rows are bad",
     ),
     Case(
         "list_with_infinity",
         _vectors(pa.array([[1.5, float("inf")]] * 300)),
         ("rows.parquet, row 1", "not a finite number: 'inf'"),
+        unset="all rows are bad",
     ),
     Case(
         "list_of_texts_as_vector", _vectors(pa.array([["1", "2"]] * 300)), ("floats or integers",)
@@ -455,11 +472,13 @@ ROW_MISTAKES = (
         "delimiter_inside_an_element",
         _lists(pa.array([["a", "b|c"]] * 300)),
         ("rows.parquet, row 1, column 'city'", "delimiter inside", "b|c", "sequence.delimiter"),
+        unset="all rows are bad",
     ),
     Case(
         "list_of_floats_as_sequence",
         _lists(pa.array([[1.5]] * 300)),
         ("rows.parquet, row 1, column 'city'", "float without one text", "1.5"),
+        unset="all rows are bad",
     ),
 )
 

@@ -260,6 +260,7 @@ ROW_MISTAKES = (
         "split_time_is_none",
         setting(data__split={"by": "time", "column": "user"}),
         ("rows.csv, row 2", "'user'", "not a point in time", "time_format"),
+        unset="all rows are bad",
     ),
     Case(
         "split_time_absent",
@@ -301,8 +302,8 @@ ROW_MISTAKES = (
         setting(data__columns=["click", "price", "city", "x", "y"]),
         ("rows.csv",),
     ),
-    Case("label_constant", _labels("0"), ("labels", "are 0")),
-    Case("label_is_text", _labels("y"), ("click",)),
+    Case("label_constant", _labels("0"), ("labels", "are 0"), unset="no row is of the other class"),
+    Case("label_is_text", _labels("y"), ("click",), unset="all rows are bad"),
     Case("label_absent", row(17, ",5,a,u1"), ("rows.csv", "click")),
     Case("row_too_long", row(17, "1,5,a,u,x,y"), ("rows.csv", "19")),
     Case("no_number", row(17, "1,five,a,u"), ("rows.csv", "'price'", "five")),
@@ -319,16 +320,16 @@ ROW_MISTAKES = (
     ),
     Case("too_few_rows", lambda w: w.rows(lines(3)), ("rows",)),
     Case("parquet_list", _parquet(city=[["a"]] * 300), ("city",)),
-    Case("parquet_text_as_number", _parquet(price=["a"] * 300), ("price",)),
+    Case(
+        "parquet_text_as_number", _parquet(price=["a"] * 300), ("price",), unset="all rows are bad"
+    ),
     Case(
         "parquet_without_label",
         lambda w: (w.parquet(), w.config(data__train="rows.parquet", data__label="y")),
         ("'y'",),
     ),
     Case(
-        "number_of_text",
-        entry(columns="city", number="log"),
-        ("city",),
+        "number_of_text", entry(columns="city", number="log"), ("city",), unset="all rows are bad"
     ),
     Case("glob_without_match", setting(data__train="day-*.csv"), ("day-*.csv",)),
     Case("data_is_a_folder", setting(data__train="."), ("folder",)),

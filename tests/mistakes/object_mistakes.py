@@ -88,6 +88,7 @@ ROW_MISTAKES = (
         "object_bad_row",
         objects(lambda _, store: store.pipe("/bucket/rows.csv", b"click,price,city\n1,2,a\n1,2\n")),
         (f"{ROWS}, row 3", "2 instead of 3"),
+        unset="half of the rows are bad",
     ),
     Case(
         "object_damaged",

@@ -76,6 +76,7 @@ ROW_MISTAKES = (
             features=[{"columns": "ds", "number": "standardize"}],
         ),
         ("clicks/ds=x/part-0.parquet, row 1, column 'ds'", "not a number: 'x'"),
+        unset="a third of the rows is bad",
     ),
     Case(
         "folder_without_partitions",

@@ -174,7 +174,12 @@ ROW_MISTAKES = (
     ),
     Case("duckdb_of_no_tables", _without_tables, ("shop.duckdb", "without tables"), CHECK),
     Case("sqlite_file", _sqlite, ("shop.db", "is an SQLite database", "-csv"), CHECK),
-    Case("duckdb_label", _damaged_label, ("data.query", "label not 0 or 1: '2'")),
+    Case(
+        "duckdb_label",
+        _damaged_label,
+        ("data.query", "label not 0 or 1: '2'"),
+        unset="more rows are bad than data.max_bad_fraction lets",
+    ),
     Case("query_attached_file_damaged", _database, ("data.query",), CHECK),
     Case(
         "query_with_columns",

@@ -157,6 +157,20 @@ def told_calls(message: str, call: tuple[str, ...]) -> list[tuple[str, ...]]:
     return told
 
 
+_SETTING = re.compile(r"(?<!--)\b[Ss]et ((?:[a-z_]+\.)+[a-z_]+): ([^\s,;]+?)[.,;]?(?=\s|$)")
+_LEFT_OUT = re.compile(r"\b[Ll]eave out ((?:[a-z_]+\.)+[a-z_]+)")
+
+
+def told_settings(message: str) -> list[list[str]]:
+    """What a message tells to set in the config: each way out as the values of `--set`."""
+    ways = [
+        [f"{key}={value}" for key, value in _SETTING.findall(way)]
+        + [f"{key}=null" for key in _LEFT_OUT.findall(way)]
+        for way in re.split(r"(?:,|;) or |; ", message)
+    ]
+    return [way for way in ways if way]
+
+
 @dataclass(frozen=True)
 class Case:
     """One mistake.
@@ -171,6 +185,7 @@ class Case:
         followed: Whether the commands and options that the message tells are given, each in a world
             of its own, after which the call succeeds.
         unfollowed: Why they are not.
+        unset: Why the call fails all the same with what the message tells to set in the config.
     """
 
     name: str
@@ -181,6 +196,7 @@ class Case:
     slow: bool = False
     followed: bool = False
     unfollowed: str = ""
+    unset: str = ""
 
     @property
     def overrides(self) -> list[str]:

@@ -381,13 +381,14 @@ def accept_labels(data: DataConfig, source: Source, found: Mapping[str, LabelCou
     num_bad = sum(one.num_wrong for one in found.values())
     most = data.max_bad_fraction * num_rows if data.bad_rows == "skip" else 0
     if num_bad > most:
-        allowed = "" if data.bad_rows == "fail" else ", or raise data.max_bad_fraction"
+        is_allowed = data.bad_rows == "skip"
+        allowed = "raise data.max_bad_fraction" if is_allowed else "set data.bad_rows: skip"
         raise DataError(
             f"{num_bad} of {num_rows} rows are bad: a label is not 0 or 1, a weight is no number "
             "from 0 on, or a number or the number of fields is wrong",
             place=str(source.files["train"][0]),
             remedy="'ctrpipe analyze' with --set analysis.engine=duckdb names the first one; fix "
-            f"it, or set data.bad_rows: skip{allowed}"
+            f"it, or {allowed}"
             + (
                 "; fields in quotes that hold line ends need Parquet ('ctrpipe convert')"
                 if source.is_delimited
@@ -396,7 +397,7 @@ def accept_labels(data: DataConfig, source: Source, found: Mapping[str, LabelCou
         )
     for split, labels in found.items():
         if labels.num_clicks in {0, labels.num_good}:
-            raise lacks_class(split, labels.num_good, labels.num_clicks, num_rows - num_bad)
+            raise lacks_class(split, labels.num_good, labels.num_clicks, num_rows - num_bad, data)
 
 
 class _OpenedOnce:

@@ -132,11 +132,11 @@ def read_text_head(
         if end is not None and (is_whole or find_last_end(head[end:], dialect)):
             break
         if num_bytes >= LONGEST_FIRST_RECORD_BYTES:
+            plain = "; set data.quote: null if quotes are plain characters" if data.quote else ""
             raise DataError(
                 f"the first rows do not end within {num_bytes >> 20} MiB",
                 place=f"{path}, row 1",
-                remedy="Check that this is delimited text with one row per line; set data.quote: "
-                "null if quotes are plain characters",
+                remedy=f"Check that this is delimited text with one row per line{plain}",
             )
         num_bytes *= 4
     try:
