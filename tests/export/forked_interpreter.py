@@ -7,6 +7,7 @@ ends with the status of that process.
 
 import importlib.util
 import os
+import resource
 import select
 import signal
 import socket
@@ -19,6 +20,9 @@ _LONGEST_FOLDER = 4096
 
 def serve(listening: str, script: str) -> None:
     """Runs a script for all who ask at a Unix socket, an open file, until standard input ends."""
+    # Who asks first may be a test of a full disk, whose limit is not that of the others.
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     with socket.socket(fileno=int(listening)) as listener:
         spec = importlib.util.spec_from_file_location("script", script)
         module = importlib.util.module_from_spec(spec)
