@@ -107,7 +107,9 @@ def check_config(loaded: LoadedConfig, *, progress: Progress) -> CheckResult:
             or reopen_ages(analyzed, preview.open_ages) == reopen_ages(features, preview.open_ages)
         ):
             features, plan, exact = analyzed, load_plan(run.preprocessing), True
-    num_rows = preview.source.estimate_rows("train")
+    # A refit trains on the validation rows, too; without files of their own they are in train's.
+    splits = {"train", "valid"} if config.train.refit else {"train"}
+    num_rows = sum(map(preview.source.estimate_rows, splits & preview.source.files.keys()))
     described = describe_plan(config, features, plan, num_rows=num_rows)
     places = places_of_features(loaded, [row.feature for row in described])
     rows = tuple(replace(row, place=places[row.feature]) for row in described)

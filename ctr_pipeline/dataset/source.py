@@ -365,16 +365,20 @@ class Source:
     def estimate_rows(self, split: str) -> int:
         """Rows of a split's files: those that files tell, others by their size."""
         of_head: int = self.head.num_rows
-        if self.head_is_all:
+        at_least = of_head if split == "train" else 0
+        if at_least and self.head_is_all:
             return of_head
+        # A short first file is in the head as a whole.
+        of_first = self.opened[self.files["train"][0]].size_bytes()
+        head_bytes = min(HEAD_BYTES, of_first) or HEAD_BYTES
         total = 0.0
         for place in self.files[split]:
             known = self.opened[place].known_rows()
             if known is not None:
                 total += known
             else:
-                total += of_head * self.opened[place].size_bytes() / HEAD_BYTES
-        return max(of_head, round(total))
+                total += of_head * self.opened[place].size_bytes() / head_bytes
+        return max(at_least, round(total))
 
     def require(self, names: Sequence[str], key: str) -> None:
         """Raises DataError unless all columns exist.

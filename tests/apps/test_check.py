@@ -159,6 +159,10 @@ def test_no_more_ids_occur_than_there_are_values(settings):
     large, larger = (most_bytes(buckets) for buckets in (10**6, 2 * 10**9))
     assert large[0] + 2 * 10**9 == larger[0] + 10**6
     assert most_bytes(9)[1] < large[1] == larger[1] < 100_000
+    # A refit trains on the validation rows, too.
+    more = {"data": settings["data"] | {"valid": settings["data"]["train"]}}
+    assert most_bytes(10**6, **more)[1] == large[1]
+    assert most_bytes(10**6, **more, train={"refit": True})[1] == 2 * large[1]
     shared = {"runtime": {"mode": "processes"}}
     assert most_bytes(10**6, **shared)[2] == most_bytes(2 * 10**9, **shared)[2]
 

@@ -465,7 +465,7 @@ def _join_counts(encoder: SplitEncoder, parts: Sequence[str]) -> list[IdCounts]:
             raise DataError(
                 "is missing or damaged",
                 place=str(folder / _COUNTS),
-                remedy="Delete its folder and run again",
+                remedy="Run 'ctrpipe run' with --overwrite to encode all rows again",
             )
         counter.add_counted(counts)
     joined = counter.per_table()
