@@ -188,6 +188,8 @@ def convert_floats(
         return pc.cast(array, pa.string())
     if name == plan.label or plan.types[name] is ColumnType.NUMBER:
         return pc.cast(array.cast(pa.float64()), pa.string())
+    is_there = pc.is_valid(present_numbers(array.cast(pa.float64()), plan.missing_values))
+    array = pc.if_else(is_there, array, pa.scalar(None, array.type))
     texts, is_wrong = texts_of_floats(array)
     wrong = np.flatnonzero(is_wrong)
     faults.reject(

@@ -216,6 +216,8 @@ def test_a_row_is_the_same_from_any_source(tmp_path, source, whole, truth):
 def test_a_fraction_as_a_text_is_refused_but_where_it_is_written_as_one(tmp_path, source):
     table = pa.table({"user": [1084.0, 2.5], "other": [1, 1]})
     path = WRITERS[source](table, tmp_path)
+    listed = read(path, {"user": TEXT}, missing_values=("2.50", "2.5"))
+    assert listed["user"] == ["1084", None]
     if source == "csv":
         assert read(path, {"user": TEXT})["user"] == ["1084", "2.5"]
         return
