@@ -1,7 +1,7 @@
 """`ctrpipe convert`: rows from one file format to another, in bounded memory."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from ctr_pipeline import durable
 from ctr_pipeline.apps.outputs import require_output
-from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.config.ranges import RangeError, expand_range
+from ctr_pipeline.apps.tables import inspect_table, named_by_options, table_config
 from ctr_pipeline.dataset.formats.recordio.chunks import Compressor
 from ctr_pipeline.dataset.formats.writers import (
     ExampleWriter,
@@ -22,7 +21,6 @@ from ctr_pipeline.dataset.formats.writers import (
     example_columns,
     text_columns,
 )
-from ctr_pipeline.dataset.inspection import inspect_paths
 from ctr_pipeline.dataset.rows import read_texts
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.errors import DataError
@@ -107,12 +105,13 @@ def format_of(output: Path) -> Format:
     return found
 
 
+@named_by_options()
 def convert_rows(
     rows: str,
     target: Target,
     *,
-    columns: str | None = None,
-    delimiter: str | None = None,
+    columns: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress,
 ) -> ConvertResult:
@@ -124,8 +123,8 @@ def convert_rows(
     Args:
         rows: A file or a glob, of any format; or the address of a table.
         target: What is written.
-        columns: Names of files without a header, separated by commas; ranges such as I1..I13.
-        delimiter: Delimiter of text that is read; None to find it.
+        columns: Names of files without a header; ranges such as I1..I13 are fine.
+        settings: More of how files are read, as KEY=VALUE each.
         overwrite: Replace a file that stands there.
         progress: Counts the bytes read.
 
@@ -137,9 +136,9 @@ def convert_rows(
     output = target.output
     require_output(output, overwrite=overwrite, reads=[rows], makes_folder=True)
     _check_compression(target)
-    data = DataConfig(train=rows, columns=_names(columns), delimiter=_delimiter(delimiter))
+    data = table_config(rows, None, columns, settings, whole=True)
     progress.log(f"Examining {rows}")
-    source = inspect_paths(data, {"input": rows}, {"input": "INPUT"})
+    source, _ = inspect_table(data, rows, "INPUT")
     with durable.os_errors_explained(output.parent):
         output.parent.mkdir(parents=True, exist_ok=True)
     num_rows = num_rounded = 0
@@ -172,32 +171,6 @@ def convert_rows(
 def _chain(first: pa.Table, others: Iterator[pa.Table]) -> Iterator[pa.Table]:
     yield first
     yield from others
-
-
-def _names(columns: str | None) -> tuple[str, ...] | None:
-    if columns is None:
-        return None
-    try:
-        names = tuple(name for part in columns.split(",") for name in expand_range(part.strip()))
-    except RangeError as error:
-        raise DataError(str(error), place="--columns", remedy="Write names or I1..I13") from error
-    if len(names) < 2:
-        raise DataError(
-            "names fewer than two columns", place="--columns", remedy="Name all columns"
-        )
-    return names
-
-
-def _delimiter(delimiter: str | None) -> str | None:
-    if delimiter in {"\\t", "tab"}:
-        return "\t"
-    if delimiter is not None and (len(delimiter) != 1 or delimiter == '"'):
-        raise DataError(
-            f"{delimiter!r} cannot separate fields",
-            place="--delimiter",
-            remedy="Give one character that is no quote, or 'tab'",
-        )
-    return delimiter
 
 
 def _check_compression(target: Target) -> None:

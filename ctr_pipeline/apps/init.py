@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from ctr_pipeline import durable
 from ctr_pipeline.apps.check import HeadDecisions, decide_from_head
 from ctr_pipeline.apps.outputs import require_output
-from ctr_pipeline.apps.tables import inspect_table, named_by_options, table_config
+from ctr_pipeline.apps.tables import inspect_table, named_by_options, said_keys, table_config
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import opposite_of
 from ctr_pipeline.config.loader import LoadedConfig
@@ -34,6 +34,15 @@ from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.transforms.base import Transform
 from ctr_pipeline.transforms.datetime import Datetime
 
+_SAID = {
+    "format": "auto finds it",
+    "record": "auto finds it",
+    "delimiter": "null finds it",
+    "quote": "null: no character quotes",
+    "bad_rows": "fail | skip",
+    "max_bad_fraction": "skip no more than this share",
+}
+"""Comments on keys that stand in a config only if they were given."""
 _COMMENT_COLUMN = 60
 """Comments begin here, unless the line is longer."""
 
@@ -72,6 +81,7 @@ def init_config(
     positive: str | None = None,
     output: Path,
     columns: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress,
 ) -> InitResult:
@@ -83,6 +93,7 @@ def init_config(
         positive: The value that means label 1, where the labels do not tell.
         output: The config to write.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
+        settings: More of how it is read, as KEY=VALUE each; the config says the same.
         overwrite: Whether to replace an existing `output`.
 
     Raises:
@@ -93,12 +104,14 @@ def init_config(
     require_output(output, overwrite=overwrite, reads=[data], makes_folder=True)
     progress.log("Reading the first rows")
     with named_by_options():
-        source, read_by = inspect_table(table_config(data, label, columns), data, "DATA")
+        given = table_config(data, label, columns, settings)
+        source, read_by = inspect_table(given, data, "DATA")
         if label is None:
             label = find_label(source)
         source.require([label], "--label")
         values = choose_label_values(source, label, positive)
     section: dict[str, Any] = {"train": data, "label": label}
+    section |= {key: getattr(given, key) for key in said_keys(None, settings)}
     found = {"skip_lines": read_by.skip_lines, "escape": read_by.escape}
     section |= {key: value for key, value in found.items() if value}
     if values is not None:
@@ -119,7 +132,7 @@ def init_config(
         label_rate = label_rate_of(source, load().config.data)
         words, notes = _missing_words(source, label)
         if words:
-            section["missing_values"] = words
+            section["missing_values"] = [*section.get("missing_values", ()), *words]
             source = inspect_source(load().config.data)
         decided = decide_from_head(load(), source)
         if not decided.features:
@@ -269,6 +282,11 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
         lines.append(
             _line(f"  escape: {flow_yaml(data['escape'])}", "before a quote within quotes")
         )
+    lines += [
+        _line(f"  {key}: {flow_yaml(data[key])}", comment)
+        for key, comment in _SAID.items()
+        if key in data
+    ]
     lines += [
         *_label_lines(data),
         *_missing_lines(data.get("missing_values", ())),

@@ -45,13 +45,14 @@ from ctr_pipeline.transforms.datetime import DatetimePart
 
 _OPTIONS = (
     (", and the other in data.negative", ""),
-    (", and check data.delimiter", ""),
-    ("Check data.columns and data.delimiter", "Check --columns"),
     ("data.positive", "--positive"),
     ("data.columns", "--columns"),
     ("data.label", "--label"),
 )
 """What keys of a config are called where there is none."""
+_DIALECT = ("format", "record", "delimiter", "quote", "escape", "skip_lines")
+_SETTABLE = (*_DIALECT, "missing_values", "bad_rows", "max_bad_fraction")
+"""What `--set` says of a table: how it is read, as far as a command has no option for it."""
 _PARTS_OF_TIME: tuple[DatetimePart, ...] = ("hour", "weekday")
 """What `features: auto` reads of points in time."""
 
@@ -131,6 +132,7 @@ def profile_table(
     label: str | None = None,
     positive: str | None = None,
     columns: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
     output: Path | None = None,
     overwrite: bool = False,
     progress: Progress,
@@ -142,6 +144,7 @@ def profile_table(
         label: The column of clicks, if there is one.
         positive: What label 1 is written as, where that is not plain from the labels.
         columns: Names of a file without a header; ranges such as I1..I13 are fine.
+        settings: How the file is read, as KEY=VALUE each.
         output: The page to write.
         overwrite: Replace a file that stands there.
 
@@ -153,8 +156,8 @@ def profile_table(
     started = time.perf_counter()
     if output is not None:
         require_output(output, overwrite=overwrite, reads=[data])
-    config = table_config(data, label, columns)
     with named_by_options():
+        config = table_config(data, label, columns, settings)
         source, config = inspect_table(config, data, "DATA")
         if label is not None:
             source.require([label], "--label")
@@ -248,6 +251,7 @@ def measure_drift(
     new: str,
     *,
     columns: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
     output: Path | None = None,
     overwrite: bool = False,
     progress: Progress,
@@ -258,7 +262,9 @@ def measure_drift(
         old: A file, a glob or the address of a table; or a run folder, or its config: its training
             rows and features.
         new: A file, a glob or the address of a table.
-        columns: Names of files without a header; ranges such as I1..I13 are fine.
+        columns: Names of files without a header; ranges such as I1..I13 are fine. Of a run, only
+            the new rows are meant, and so they are by `settings`.
+        settings: How the files are read, as KEY=VALUE each.
         output: The page to write.
         overwrite: Replace a file that stands there.
 
@@ -270,14 +276,17 @@ def measure_drift(
     if output is not None:
         require_output(output, overwrite=overwrite, reads=[old, new])
     run = _run_folder_of(old)
-    with tempfile.TemporaryDirectory(prefix="ctrpipe-drift-") as name:
+    with named_by_options(), tempfile.TemporaryDirectory(prefix="ctrpipe-drift-") as name:
         folder = Path(name)
-        before = (
-            _read_old_file(old, columns, folder, progress)
-            if run is None
-            else _open_run(run, columns)
-        )
-        source = inspect_paths(before.config, {"new": new}, {"new": "NEW"}, are_new=run is not None)
+        config = table_config(new, None, columns, settings)
+        if run is None:
+            before = _read_old_file(old, config, folder, progress)
+            config = before.config
+        else:
+            before = _open_run(run)
+            said = said_keys(columns, settings)
+            config = before.config.model_copy(update={key: getattr(config, key) for key in said})
+        source = inspect_paths(config, {"new": new}, {"new": "NEW"}, are_new=run is not None)
         types = {name: kind for name, kind in before.types.items() if name in source.column_names}
         notes = _notes_on_columns(before, source, in_run=run is not None)
         if not types:
@@ -288,7 +297,7 @@ def measure_drift(
                 "without a header",
             )
         table = write_table(
-            before.config,
+            config,
             source,
             types,
             folder / "new",
@@ -338,7 +347,7 @@ class _OldRows:
     """The rows to compare with.
 
     Attributes:
-        config: How they were read, and the new ones are.
+        config: How they were read.
         types: Columns to compare.
         files: Parts.
         bad_rows: What was left out when they were read for this comparison.
@@ -366,19 +375,13 @@ def _run_folder_of(old: str) -> RunFolder | None:
     return None
 
 
-def _open_run(run: RunFolder, columns: Sequence[str] | None) -> _OldRows:
+def _open_run(run: RunFolder) -> _OldRows:
     ingested = load_ingested(run.ingested)
     if ingested is None or not run.config.exists() or not run.features.exists():
         raise RunFolderError(
             "holds no training rows to compare with",
             place=str(run.path),
             remedy="Run 'ctrpipe analyze' with its config, or name the file of the training rows",
-        )
-    if columns is not None:
-        raise DataError(
-            "is a run, whose config names the columns",
-            place=str(run.path),
-            remedy="Leave --columns out",
         )
     config = load_config(run.config).config
     conceal_values(config.has_sensitive_columns)
@@ -393,10 +396,7 @@ def _open_run(run: RunFolder, columns: Sequence[str] | None) -> _OldRows:
     )
 
 
-def _read_old_file(
-    old: str, columns: Sequence[str] | None, folder: Path, progress: Progress
-) -> _OldRows:
-    config = table_config(old, None, columns)
+def _read_old_file(old: str, config: DataConfig, folder: Path, progress: Progress) -> _OldRows:
     source, config = inspect_table(config, old, "OLD")
     config = config.model_copy(update={"label": _free_name(source.column_names)})
     types = {**source.inferred_types, **dict.fromkeys(source.times, ColumnType.TEXT)}
@@ -459,9 +459,30 @@ def with_label_values(data: DataConfig, values: LabelValues | None) -> DataConfi
     return data.model_copy(update={"positive": values.positive, "negative": values.negative})
 
 
-def table_config(data: str, label: str | None, columns: Sequence[str] | None) -> DataConfig:
-    """How a table without a config is read: bad rows are left out and counted."""
+def table_config(
+    data: str,
+    label: str | None,
+    columns: Sequence[str] | None,
+    settings: Sequence[str],
+    *,
+    whole: bool = False,
+) -> DataConfig:
+    """How a table without a config is read.
+
+    Args:
+        data: A file, a glob or the address of a table.
+        label: The column to predict, if one is.
+        columns: Names of files without a header.
+        settings: More of how it is read, as KEY=VALUE each.
+        whole: No row may be left out, and no text means missing.
+
+    Raises:
+        DataError: `columns` has a range that is none, or `settings` another key.
+        ConfigError: A value is none for its key.
+    """
     section: dict[str, Any] = {"train": data}
+    if not whole:
+        section |= {"bad_rows": "skip", "max_bad_fraction": 1.0}
     if label is not None:
         section["label"] = label
     if columns is not None:
@@ -469,11 +490,37 @@ def table_config(data: str, label: str | None, columns: Sequence[str] | None) ->
             names = [name for item in columns for name in expand_range(item)]
         except RangeError as error:
             raise DataError(str(error), place="--columns") from error
+        if len(names) < 2:
+            raise DataError(
+                "names fewer than two columns", place="--columns", remedy="Name all columns"
+            )
         section["columns"] = names
         # A config wants the label among the columns, and a table need not have one.
         section.setdefault("label", names[0])
-    loaded = config_from_mapping({"name": "table", "data": section, "output": "runs/table"})
-    return _lenient(loaded.config.data)
+    _check_keys(settings, _DIALECT if whole else _SETTABLE)
+    mapping = {"name": "table", "data": section, "output": "runs/table"}
+    return config_from_mapping(mapping, settings).config.data
+
+
+def said_keys(columns: Sequence[str] | None, settings: Sequence[str]) -> list[str]:
+    """The keys of the section data that these options of a command set."""
+    keys = [_key_of(setting).removeprefix("data.") for setting in settings]
+    return keys if columns is None else ["columns", *keys]
+
+
+def _check_keys(settings: Sequence[str], known: Sequence[str]) -> None:
+    allowed = [f"data.{name}" for name in known]
+    for key in map(_key_of, settings):
+        if key not in allowed:
+            raise DataError(
+                f"'{key}' is no key that this command takes",
+                place="--set",
+                remedy=f"Leave it out, or set one of {', '.join(allowed)}",
+            )
+
+
+def _key_of(setting: str) -> str:
+    return setting.partition("=")[0].strip()
 
 
 def inspect_table(config: DataConfig, data: str, named: str) -> tuple[Source, DataConfig]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
+from ctr_pipeline.cli.options import Columns, OverwriteOutput, ReadingSettings, split_columns
 from ctr_pipeline.cli.session import CommandSession
 
 
@@ -70,18 +71,9 @@ def convert(
     header: Annotated[
         bool, typer.Option("--header/--no-header", help="Write a header line.")
     ] = True,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Column names of INPUT without a header, such as 'label,I1..I13,C1..C26'.",
-        ),
-    ] = None,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(metavar="CHARACTER", help="Field separator of INPUT. Default: detected."),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
+    columns: Columns = None,
+    settings: ReadingSettings = None,
+    overwrite: OverwriteOutput = False,
 ) -> None:
     """Convert rows between CSV, TSV, Parquet and RecordIO.
 
@@ -112,8 +104,8 @@ def convert(
     result = convert_rows(
         rows,
         target,
-        columns=columns,
-        delimiter=delimiter,
+        columns=split_columns(columns),
+        settings=settings or (),
         overwrite=overwrite,
         progress=session.progress,
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
-from ctr_pipeline.cli.options import Columns, OverwriteOutput, split_columns
+from ctr_pipeline.cli.options import Columns, OverwriteOutput, ReadingSettings, split_columns
 from ctr_pipeline.cli.session import CommandSession
 
 
@@ -43,6 +43,7 @@ def drift(
     ] = None,
     overwrite: OverwriteOutput = False,
     columns: Columns = None,
+    settings: ReadingSettings = None,
 ) -> None:
     """Show how far new rows are from old ones, column by column.
 
@@ -63,6 +64,7 @@ def drift(
         old,
         new,
         columns=split_columns(columns),
+        settings=settings or (),
         output=html,
         overwrite=overwrite,
         progress=session.progress,

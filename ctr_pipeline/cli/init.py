@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
-from ctr_pipeline.cli.options import Columns, Positive, split_columns
+from ctr_pipeline.cli.options import Columns, Positive, ReadingSettings, split_columns
 from ctr_pipeline.cli.session import CommandSession
 
 
@@ -30,6 +30,7 @@ def init(
         Path, typer.Option("--output", "-o", metavar="CONFIG", help="The config to write.")
     ] = Path("config.yaml"),
     columns: Columns = None,
+    settings: ReadingSettings = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the config.")] = False,
 ) -> None:
     """Examine a file and write a commented config that runs as it is.
@@ -50,6 +51,7 @@ def init(
         positive=positive,
         output=output,
         columns=split_columns(columns),
+        settings=settings or (),
         overwrite=overwrite,
         progress=session.progress,
     )

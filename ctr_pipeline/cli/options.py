@@ -110,6 +110,17 @@ Columns = Annotated[
 ]
 
 
+ReadingSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Say how the files are read, such as data.delimiter=';'. May be repeated.",
+        show_default=False,
+    ),
+]
+
+
 def split_columns(columns: str | None) -> tuple[str, ...] | None:
     """Splits the value of `--columns` into names."""
     return tuple(name.strip() for name in columns.split(",")) if columns else None

@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 
 from ctr_pipeline.cli.command import Panel, command
-from ctr_pipeline.cli.options import Columns, OverwriteOutput, Positive, split_columns
+from ctr_pipeline.cli.options import (
+    Columns,
+    OverwriteOutput,
+    Positive,
+    ReadingSettings,
+    split_columns,
+)
 from ctr_pipeline.cli.session import CommandSession
 
 
@@ -30,6 +36,7 @@ def profile(
     ] = None,
     overwrite: OverwriteOutput = False,
     columns: Columns = None,
+    settings: ReadingSettings = None,
 ) -> None:
     """Show the values and missing values of each column, and what it says about the click.
 
@@ -50,6 +57,7 @@ def profile(
         label=label,
         positive=positive,
         columns=split_columns(columns),
+        settings=settings or (),
         output=output,
         overwrite=overwrite,
         progress=session.progress,

@@ -1,5 +1,7 @@
 """A YAML file and `--set` overrides as a `Config`, or everything wrong with them at once."""
 
+import json
+import string
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -245,6 +247,10 @@ def _sets_output(override: str) -> bool:
     return override.partition("=")[0].strip() == "output"
 
 
+_MARKS = set(string.punctuation) - {"~"}
+"""Characters that are marks of YAML, or means to write text, but a value where they stand alone."""
+
+
 def _apply_override(override: str, source: Source) -> None:
     place = Place(f"--set {override}", 10**9)
     key, separator, value_text = override.partition("=")
@@ -252,6 +258,8 @@ def _apply_override(override: str, source: Source) -> None:
         message = "expected KEY=VALUE, for example --set train.epochs=2"
         source.problems.append((place, ConfigProblem(place.text, key.strip(), message)))
         return
+    if len(value_text) == 1 and value_text in _MARKS:
+        value_text = json.dumps(value_text)
     try:
         value, value_source = parse_yaml(value_text, place.text)
         path = parse_key_path(key.strip())

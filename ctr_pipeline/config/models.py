@@ -246,7 +246,7 @@ class DataConfig(Section):
         default=None,
         min_length=1,
         max_length=1,
-        description="Field separator; null: that of the format.",
+        description="Field separator, `tab` for a tab; null: that of the format.",
     )
     quote: Annotated[str | None, OF_FILES] = Field(
         default='"',
@@ -328,6 +328,11 @@ class DataConfig(Section):
             return None
         negative = opposite_of(self.positive) if self.negative is None else self.negative
         return LabelValues(self.positive, negative or "")
+
+    @field_validator("delimiter", mode="before")
+    @classmethod
+    def _is_tab(cls, value: Any) -> Any:
+        return "\t" if value in ("\\t", "tab") else value
 
     @field_validator("query")
     @classmethod

@@ -23,7 +23,7 @@ def refuse_columns(data: DataConfig, what: str, place: object) -> None:
         raise DataError(
             f"data.columns is for files without a header, and {what} have names",
             place=str(place),
-            remedy="Remove data.columns",
+            remedy="Leave out data.columns",
         )
 
 

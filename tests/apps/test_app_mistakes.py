@@ -19,6 +19,7 @@ from ctr_pipeline.apps.convert import Target, convert_rows, format_of
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.apps.scoring.predict import predict
 from ctr_pipeline.apps.tables import measure_drift, profile_table
+from ctr_pipeline.cli.options import split_columns
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.run import train
@@ -67,9 +68,10 @@ def do_compare(*runs, html=None):
     compare_runs([Path(run) for run in runs], output=output_of(html), progress=SILENT)
 
 
-def do_convert(rows, *, output, compression="none", columns=None, delimiter=None):
+def do_convert(rows, *, output, compression="none", columns=None, **options):
     target = Target(Path(output), format_of(Path(output)), compression=compression)
-    convert_rows(rows, target, columns=columns, delimiter=delimiter, progress=SILENT)
+    names = split_columns(columns)
+    convert_rows(rows, target, columns=names, settings=options.values(), progress=SILENT)
 
 
 def do_profile(data, *, label=None, output=None):

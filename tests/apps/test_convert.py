@@ -32,13 +32,13 @@ TEXTS = {
 }
 
 
-def convert(rows, output, *, columns=None, delimiter=None, overwrite=False, **options):
+def convert(rows, output, *, columns=None, settings=(), overwrite=False, **options):
     target = Target(output, options.pop("format", None) or format_of(output), **options)
     return convert_rows(
         str(rows),
         target,
         columns=columns,
-        delimiter=delimiter,
+        settings=settings,
         overwrite=overwrite,
         progress=SilentProgress(),
     )
@@ -92,7 +92,7 @@ def test_texts_are_kept_letter_by_letter(tmp_path):
     assert gzip.decompress(packed.read_bytes()) == back.read_bytes()
     bare = convert(lines, tmp_path / "bare.tsv", header=False).output
     assert bare.read_text(encoding="utf-8").splitlines() == records[1:]
-    named = convert(bare, tmp_path / "named.csv", columns="a,b,c").output
+    named = convert(bare, tmp_path / "named.csv", columns=("a", "b", "c")).output
     assert named.read_bytes() == back.read_bytes()
 
 

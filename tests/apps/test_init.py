@@ -71,6 +71,14 @@ def test_any_column_name_survives(init, name):
     assert config.features[0].columns == name
 
 
+def test_what_is_said_of_the_file_stands_in_the_config(init):
+    said = ["data.delimiter=,", "data.quote=null", "data.missing_values=[NA]", "data.bad_rows=skip"]
+    result = init(rows().replace('"', "").replace("Köln", '"Köln'), settings=said)
+    data = load_config(result.output).config.data
+    assert (data.delimiter, data.quote, data.bad_rows) == (",", None, "skip")
+    assert data.missing_values == ("NA",)
+
+
 def test_file_without_a_header_keeps_its_ranges(init):
     body = rows().split("\n", 1)[1]
     result = init(body, columns=["click", "I1..I3"])

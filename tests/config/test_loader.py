@@ -143,6 +143,14 @@ class TestOverrides:
         assert loaded.config.name == "b=c"
 
     @pytest.mark.parametrize(
+        ("written", "expected"),
+        [*((mark, mark) for mark in ",|:'#\\"), ("\\t", "\t"), ("tab", "\t"), ("~", None)],
+    )
+    def test_a_mark_that_stands_alone_is_a_text(self, written, expected):
+        loaded = config_from_mapping({"data": {"train": "a"}}, [f"data.delimiter={written}"])
+        assert loaded.config.data.delimiter == expected
+
+    @pytest.mark.parametrize(
         ("override", "message"),
         [
             ("train.epochs", "--set train.epochs: train.epochs: expected KEY=VALUE"),

@@ -333,7 +333,7 @@ def spoil(path, position):
             {"record": "line"},
             "a tf.train.Example and not a line",
         ),
-        (lambda f: write_examples(f, ROWS), {"columns": COLUMNS}, "Remove data.columns"),
+        (lambda f: write_examples(f, ROWS), {"columns": COLUMNS}, "Leave out data.columns"),
         (lambda f: write_examples(f, ROWS), {"format": "csv"}, "is RecordIO, but .* csv"),
         (lambda f: write_examples(f, ROWS), {"label": "lable"}, "Did you mean 'label'"),
         (lambda f: f.write_bytes(b"label,a\n1,2\n"), {}, "not a RecordIO file"),

@@ -328,6 +328,7 @@ ROW_MISTAKES = (
         "weight_not_in_the_data",
         setting(data__weight="wieght"),
         ("data.weight", "wieght"),
+        tried=("data.weight=price", "features=[{columns: city, id: {hash: {buckets: 9}}}]"),
     ),
     Case(
         "weight_is_text",
@@ -354,6 +355,7 @@ ROW_MISTAKES = (
         "weights_all_zero",
         _weights(lambda _: 0),
         ("train rows", "all weights", "are 0", "data.weight"),
+        tried=("data.weight=null",),
     ),
     Case(
         "cross_of_a_missing_column",

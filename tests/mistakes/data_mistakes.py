@@ -323,18 +323,21 @@ ROW_MISTAKES = (
         _pairs("price:1", pairs="|", value="="),
         ("column 'pairs'", "no key with a '=' behind it", "data.key_value.value"),
         CHECK,
+        tried=("data.key_value.pairs=;", "data.key_value.value=':'"),
     ),
     Case(
         "key_value_key_is_a_column",
         _pairs("click:1;price:1;city:a"),
         ("column 'pairs'", "'click' has the name of another column", "Rename"),
         CHECK,
+        tried=("data.key_value.keys=[price, city]",),
     ),
     Case(
         "key_value_of_numbers",
         setting(data__key_value={"column": "price"}),
         ("column 'price'", "has the type double", "data.key_value.column"),
         CHECK,
+        unset="no column holds pairs",
     ),
     # Root reads every file whatever its permissions, but nobody the first bytes of this one.
     Case(
@@ -355,6 +358,7 @@ ROW_MISTAKES = (
         "column_without_a_name",
         lambda w: w.rows(lines(), header="click,,city,user\n"),
         ("rows.csv", "column 2 has no name", "header"),
+        unset="the file has a header",
     ),
     Case(
         "header_not_utf8",
@@ -511,5 +515,10 @@ COMMAND_MISTAKES = (
         _part_damaged_late,
         ("run/cache/ingested/valid/part-00000.arrow", "damaged", "Delete the folder 'cache'"),
     ),
-    Case("logit_not_finite", _logit_overflows, ("test rows", "1 of 30 scores", "learning rate")),
+    Case(
+        "logit_not_finite",
+        _logit_overflows,
+        ("test rows", "1 of 30 scores", "learning rate"),
+        tried=("features=[{columns: price, number: [{clip: {maximum: 100}}, standardize]}]",),
+    ),
 )

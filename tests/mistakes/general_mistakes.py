@@ -278,7 +278,12 @@ ROW_MISTAKES = (
         ),
         ("data.split.column", "1 different times", "data.valid"),
     ),
-    Case("data_only_header", file("rows.csv", HEADER), ("rows.csv",)),
+    Case(
+        "data_only_header",
+        file("rows.csv", HEADER),
+        ("rows.csv",),
+        unset="there is no row",
+    ),
     Case("data_binary", file("rows.csv", bytes(range(256)) * 50), ("rows.csv",)),
     Case("zst_truncated", _truncated_zst, ("rows.csv.zst",)),
     Case(
@@ -286,9 +291,24 @@ ROW_MISTAKES = (
         lambda w: (w.write("r.csv.gz", b"\x1f\x8b garbage"), w.config(data__train="r.csv.gz")),
         ("r.csv.gz",),
     ),
-    Case("csv_called_parquet", setting(data__format="parquet"), ("rows.csv",)),
-    Case("wrong_delimiter", setting(data__delimiter=";"), ("rows.csv", "delimiter")),
-    Case("header_twice", lambda w: w.rows(lines(), header="click,price,city,city\n"), ("city",)),
+    Case(
+        "csv_called_parquet",
+        setting(data__format="parquet"),
+        ("rows.csv",),
+        tried=("data.format=auto",),
+    ),
+    Case(
+        "wrong_delimiter",
+        setting(data__delimiter=";"),
+        ("rows.csv", "delimiter"),
+        tried=("data.delimiter=,",),
+    ),
+    Case(
+        "header_twice",
+        lambda w: w.rows(lines(), header="click,price,city,city\n"),
+        ("city",),
+        unset="the file has a header",
+    ),
     Case("key_column_missing", setting(data__key_columns=["usr"]), ("'usr'", "user")),
     Case("gauc_column_missing", setting(evaluation__gauc_column="usr"), ("'usr'", "user")),
     Case("group_by_missing", setting(evaluation__group_by=["usr"]), ("'usr'", "user")),
@@ -301,6 +321,7 @@ ROW_MISTAKES = (
         "names_do_not_fit",
         setting(data__columns=["click", "price", "city", "x", "y"]),
         ("rows.csv",),
+        tried=("data.columns=[click, price, city, user]",),
     ),
     Case("label_constant", _labels("0"), ("labels", "are 0"), unset="no row is of the other class"),
     Case("label_is_text", _labels("y"), ("click",), unset="all rows are bad"),
@@ -318,7 +339,12 @@ ROW_MISTAKES = (
         _two_files([line.replace(",", ",x", 1) for line in lines()]),
         ("part-1.csv", "part-2.csv", "price"),
     ),
-    Case("too_few_rows", lambda w: w.rows(lines(3)), ("rows",)),
+    Case(
+        "too_few_rows",
+        lambda w: w.rows(lines(3)),
+        ("rows",),
+        unset="there are three rows",
+    ),
     Case("parquet_list", _parquet(city=[["a"]] * 300), ("city",)),
     Case(
         "parquet_text_as_number", _parquet(price=["a"] * 300), ("price",), unset="all rows are bad"
@@ -345,7 +371,13 @@ ROW_MISTAKES = (
         lambda w: (w.rows([f"{line[0]},1,a,u" for line in lines()]), w.config(features="auto")),
         ("features", "no column can serve"),
     ),
-    Case("check_of_a_text_label", _labels("y"), ("click",), CHECK),
+    Case(
+        "check_of_a_text_label",
+        _labels("y"),
+        ("click",),
+        CHECK,
+        unset="all labels are y",
+    ),
 )
 
 APP_MISTAKES = (
@@ -378,7 +410,14 @@ APP_MISTAKES = (
         (*PREDICT_AGAIN, "--keep", "probability"),
         trained=True,
     ),
-    Case("predict_nothing", file("new.csv", HEADER), ("new.csv",), PREDICT, trained=True),
+    Case(
+        "predict_nothing",
+        file("new.csv", HEADER),
+        ("new.csv",),
+        PREDICT,
+        trained=True,
+        unset="there is no row",
+    ),
     Case("predict_no_file", nothing, ("new.csv",), PREDICT, trained=True),
     Case(
         "predict_without_a_column",
@@ -386,6 +425,7 @@ APP_MISTAKES = (
         ("new.csv", "city"),
         PREDICT,
         trained=True,
+        unset="the file has a header",
     ),
     Case(
         "evaluate_without_label",
@@ -393,6 +433,7 @@ APP_MISTAKES = (
         ("new.csv", "click"),
         ("evaluate", "c.yaml", "--data", "new.csv"),
         trained=True,
+        unset="the file has a header",
     ),
 )
 
@@ -441,7 +482,12 @@ COMMAND_MISTAKES = (
         ),
         ("rows.csv", "UTF-8"),
     ),
-    Case("too_many_bad_rows", _skip, ("rows.csv", "max_bad_fraction")),
+    Case(
+        "too_many_bad_rows",
+        _skip,
+        ("rows.csv", "max_bad_fraction"),
+        tried=("data.max_bad_fraction=0.5",),
+    ),
     Case("test_of_one_class", _one_class_at_the_end, ("0",)),
     Case("check_sees_it_too", setting(data__label="klick"), ("klick",), CHECK),
     Case("output_is_a_file", _output_is_a_file, ("run", "is a file")),

@@ -19,7 +19,12 @@ def _rows(header: str, third: str) -> Callable[[World], None]:
 
 
 ROW_MISTAKES = (
-    Case("label_like_sql", setting(data__label=SQL), (f"no column '{SQL}'", "data.label")),
+    Case(
+        "label_like_sql",
+        setting(data__label=SQL),
+        (f"no column '{SQL}'", "data.label"),
+        tried=("data.label=click",),
+    ),
     Case(
         "feature_of_two_lines",
         entry(columns="pri\nce", number="log"),
@@ -49,6 +54,7 @@ ROW_MISTAKES = (
         "header_with_sql_twice",
         _rows(f"click,price,{SQL},{SQL}\n", lines()[2]),
         ("rows.csv", f"two columns are named '{SQL}'"),
+        unset="the file has a header",
     ),
     Case(
         "number_that_is_sql",
@@ -155,6 +161,14 @@ COMMAND_MISTAKES = (
         nothing,
         ("--columns names 2", "List all columns of the file in --columns"),
         ("init", "rows.csv", "--columns", "click,town"),
+        unset="--columns says the wrong names",
+    ),
+    Case(
+        "init_with_a_key_of_training",
+        nothing,
+        ("--set: 'train.epochs' is no key that this command takes", "data.delimiter"),
+        ("init", "rows.csv", "--set", "train.epochs=2"),
+        unset="it lists all keys",
     ),
     *(
         Case(

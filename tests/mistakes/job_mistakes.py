@@ -48,7 +48,14 @@ _NO_JOB = ("run: holds no job of several processes", "runtime.mode: processes")
 
 
 MEMBER_CASES = (
-    Case("logs_of_one_process", nothing, _NO_JOB, ("logs", "run", "ps-0"), trained=True),
+    Case(
+        "logs_of_one_process",
+        nothing,
+        _NO_JOB,
+        ("logs", "run", "ps-0"),
+        trained=True,
+        unset="the run is of one process",
+    ),
     Case(
         "logs_before_members",
         _empty_job,
@@ -253,7 +260,14 @@ CONFIG_MISTAKES = (
 COMMAND_MISTAKES = (
     Case("status_without_run", nothing, ("nowhere", "no such run folder"), ("status", "nowhere")),
     Case("status_without_config", nothing, ("no such config",), ("status", "nowhere.yaml")),
-    Case("stop_of_one_process", nothing, _NO_JOB, ("stop", "run"), trained=True),
+    Case(
+        "stop_of_one_process",
+        nothing,
+        _NO_JOB,
+        ("stop", "run"),
+        trained=True,
+        unset="the run is of one process",
+    ),
     Case(
         "stop_of_replicas",
         _replicas_without_a_run,

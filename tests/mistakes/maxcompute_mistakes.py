@@ -165,6 +165,7 @@ ROW_MISTAKES = (
         there(data__split={"by": "order"}),
         ("data.split.by", "have no order", "random or hash", "data.valid and data.test"),
         CHECK,
+        tried=("data.split.by=random",),
     ),
     Case(
         "maxcompute_hash_of_time",

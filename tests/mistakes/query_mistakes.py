@@ -123,6 +123,7 @@ ROW_MISTAKES = (
         query("SELECT * FROM 'rows.csv'"),
         ("data.split.by", "names none", "ORDER BY", "random"),
         CHECK,
+        tried=("data.split.by=random",),
     ),
     Case(
         "query_by_the_clock",
@@ -171,6 +172,7 @@ ROW_MISTAKES = (
         _named_as_file,
         ("shop.duckdb", "is a DuckDB database", 'FROM "shop.duckdb".clicks'),
         CHECK,
+        tried=("data.train=null", 'data.query=SELECT * FROM "shop.duckdb".clicks ORDER BY rowid'),
     ),
     Case("duckdb_of_no_tables", _without_tables, ("shop.duckdb", "without tables"), CHECK),
     Case("sqlite_file", _sqlite, ("shop.db", "is an SQLite database", "-csv"), CHECK),
@@ -184,7 +186,7 @@ ROW_MISTAKES = (
     Case(
         "query_with_columns",
         query(ORDERED, data__columns=["click", "price", "city", "user"]),
-        ("data.columns", "have names", "Remove data.columns"),
+        ("data.columns", "have names", "Leave out data.columns"),
         CHECK,
     ),
     Case(

@@ -78,12 +78,23 @@ ROW_MISTAKES = (
         ("rows.recordio, chunk 1 at byte 0",),
     ),
     Case("recordio_empty", recordio(b""), ("rows.recordio", "is empty")),
-    Case("recordio_only_names", recordio(lines_file([])), ("rows.recordio", "no rows")),
-    Case("recordio_is_csv", recordio(HEADER.encode()), ("rows.recordio", "not a RecordIO file")),
+    Case(
+        "recordio_only_names",
+        recordio(lines_file([])),
+        ("rows.recordio", "no rows"),
+        unset="there is no row",
+    ),
+    Case(
+        "recordio_is_csv",
+        recordio(HEADER.encode()),
+        ("rows.recordio", "not a RecordIO file"),
+        unset="there is no row",
+    ),
     Case(
         "csv_said_recordio",
         setting(data__format="recordio"),
         ("rows.csv", "not a RecordIO file", "data.format"),
+        tried=("data.format=auto",),
     ),
     Case(
         "recordio_said_csv",
@@ -131,7 +142,7 @@ ROW_MISTAKES = (
     Case(
         "examples_with_columns",
         recordio(examples_file, data__columns=["click", "price", "city"]),
-        ("rows.recordio", "Remove data.columns"),
+        ("rows.recordio", "Leave out data.columns"),
         CHECK,
     ),
     Case(
@@ -159,6 +170,7 @@ APP_MISTAKES = (
         lambda w: w.spoil_row(7, "1,2"),
         ("rows.csv, row 9", "wrong number of columns"),
         CONVERT,
+        unset="the row is short",
     ),
     Case(
         "convert_damaged_recordio",
@@ -183,6 +195,7 @@ APP_MISTAKES = (
         nothing,
         ("rows.csv", "row 1", "4 columns", "names 2"),
         (*CONVERT, "--columns", "a,b"),
+        unset="--columns says the wrong names",
     ),
     Case(
         "convert_one_column", nothing, ("--columns", "fewer than two"), (*CONVERT, "--columns", "a")
@@ -190,8 +203,8 @@ APP_MISTAKES = (
     Case(
         "convert_wrong_delimiter",
         nothing,
-        ("--delimiter", "'::'", "one character"),
-        (*CONVERT, "--delimiter", "::"),
+        ("--set data.delimiter='::'", "at most 1 character"),
+        (*CONVERT, "--set", "data.delimiter='::'"),
     ),
     Case(
         "convert_a_list",

@@ -152,6 +152,7 @@ ROW_MISTAKES = (
         spark(data__train="rows.csv", data__valid=None, data__test=None),
         ("data.split.by", "cannot divide these rows by order", "data.valid and data.test"),
         CHECK,
+        tried=("analysis=null",),
     ),
     Case(
         "spark_by_random",
@@ -164,6 +165,7 @@ ROW_MISTAKES = (
         ),
         ("data.split.by", "by random", "leave analysis out"),
         CHECK,
+        tried=("analysis=null",),
     ),
     Case(
         "spark_hidden_file",

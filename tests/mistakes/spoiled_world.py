@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from ctr_pipeline.config.models import Config
+
 CONFIG = {
     "data": {"train": "rows.csv", "label": "click"},
     "features": [
@@ -171,6 +173,15 @@ def told_settings(message: str) -> list[list[str]]:
     return [way for way in ways if way]
 
 
+_KEY = re.compile(rf"\b(?:{'|'.join(Config.model_fields)})\.[a-z_]+")
+
+
+def names_a_key(message: str) -> bool:
+    """Whether the remedy of a message names a key of the config."""
+    _, _, remedy = message.partition(". ")
+    return bool(_KEY.search(remedy))
+
+
 @dataclass(frozen=True)
 class Case:
     """One mistake.
@@ -185,7 +196,9 @@ class Case:
         followed: Whether the commands and options that the message tells are given, each in a world
             of its own, after which the call succeeds.
         unfollowed: Why they are not.
-        unset: Why the call fails all the same with what the message tells to set in the config.
+        tried: Values of `--set` that do what the message advises without saying the value.
+        unset: Why the call fails all the same with what the message tells to set in the config, or
+            why there is nothing to try.
     """
 
     name: str
@@ -196,6 +209,7 @@ class Case:
     slow: bool = False
     followed: bool = False
     unfollowed: str = ""
+    tried: tuple[str, ...] = ()
     unset: str = ""
 
     @property
@@ -210,6 +224,8 @@ class Case:
         assert not [word for word in JARGON if word in message]
         tells = bool(told_calls(message, self.call))
         assert tells == (self.followed or bool(self.unfollowed)), message
+        if not tells and not told_settings(message) and names_a_key(message):
+            assert self.tried or self.unset, message
 
 
 def nothing(world: World) -> None:

@@ -27,6 +27,7 @@ APP_MISTAKES = (
         file("e.parquet", "PAR"),
         ("e.parquet", "is not a Parquet file"),
         ("profile", "e.parquet"),
+        unset="the file has no rows",
     ),
     Case(
         "profile_label_of_texts",
@@ -39,6 +40,7 @@ APP_MISTAKES = (
         file("e.csv", "click\n0\n1\n"),
         ("e.csv",),
         ("profile", "e.csv", "--label", "click"),
+        unset="there is one column",
     ),
     Case(
         "profile_into_nowhere",
@@ -54,7 +56,12 @@ APP_MISTAKES = (
     ),
     Case("drift_of_nothing", nothing, ("no such file: 'new.csv'", "NEW"), DRIFT),
     Case("drift_of_another_table", _other_columns, ("new.csv", "none of the columns"), DRIFT),
-    Case("drift_of_bad_rows", _all_rows_bad, ("new.csv",), DRIFT),
+    Case(
+        "drift_of_bad_rows",
+        _all_rows_bad,
+        ("new.csv",),
+        DRIFT,
+    ),
     Case(
         "drift_from_a_run_without_rows",
         _folder_of_none,
