@@ -196,6 +196,7 @@ class LoadedRun:
         from ctr_pipeline.dataset.bad_rows import BadRow, BlockFaults
         from ctr_pipeline.dataset.columns import plan_columns
         from ctr_pipeline.pipeline.model.trained_model import score_table
+        from ctr_pipeline.pipeline.stages.evaluate import held_out_shares
 
         if not len(rows):
             return np.empty(0, np.float32)
@@ -227,7 +228,7 @@ class LoadedRun:
             )
         unknown = unknown_counter(config, plan)
         logits = score_table(pa.table(columns), self._run, self._model, unknown)
-        for sentence in unknown.compare(self.metrics.get("unknown_values", {})):
+        for sentence in unknown.compare(held_out_shares(self._run, plan, self.metrics)):
             warnings.warn(f"{sentence}: are they written as in training?", stacklevel=3)
         return logits
 

@@ -477,6 +477,11 @@ def test_values_that_the_model_does_not_know_are_told(world, loaded, out, reopen
     assert all(re.match(f"warning: {sentence}", line) for line in progress.lines)
     with pytest.warns(UserWarning, match=sentence):
         reopened.predict(pd.read_csv(changed, sep="\t", names=COLUMNS, dtype=str))
+    # A run that has been trained and not yet evaluated has its encoded rows.
+    metrics = (out / "metrics.json").rename(out / "metrics.away")
+    with pytest.raises(DataError, match=sentence):
+        predict(loaded, data=changed, output=str(place), strict=True, progress=progress)
+    metrics.rename(out / "metrics.json")
 
 
 def write_recordio(rows, path):

@@ -3,9 +3,11 @@ import pyarrow as pa
 import pytest
 
 from ctr_pipeline.features import SequenceSpec
-from ctr_pipeline.preprocessing.plan import FieldPlan, PreprocessingPlan
+from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan
 from ctr_pipeline.preprocessing.unknown_values import UnknownCounter, UnknownValues
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.age import AgeStep
+from ctr_pipeline.transforms.datetime import DatetimePartStep
 from ctr_pipeline.transforms.hash import HashStep
 from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
@@ -51,29 +53,72 @@ PLAN = PreprocessingPlan(
     ),
     numbers=(),
 )
+NUMBERS = np.empty((4, 0), np.float32)
 IDS = np.array([[5, 5, 0, 6, 8], [5, 7, 8, 8, 8], [5, 4, 5, 5, 1], [5, 6, 7, 8, 8]], np.int32)
 ROWS = pa.record_batch(
-    {"city": ["Oslo " * 20, None, "Rome", "Bern"], "bought": ["a|?", None, "?|?|b", None]}
+    {
+        "hashed": ["a", "b", None, "d"],
+        "city": ["Oslo " * 20, None, "Rome", "Bern"],
+        "bought": ["a|?", None, "?|?|b", None],
+    }
 )
 
 
 def test_values_are_counted_that_are_there_and_in_no_vocabulary():
     counter = UnknownCounter(PLAN, show=True)
-    counter.add(IDS, ROWS)
-    counter.add(IDS[:1], ROWS.slice(0, 1))
+    counter.add(IDS, NUMBERS, ROWS)
+    counter.add(IDS[:1], NUMBERS[:1], ROWS.slice(0, 1))
     assert counter.columns == {
         "city": UnknownValues(4, 3, ["Oslo " * 8 + "…", "Bern"]),
         "bought": UnknownValues(7, 4, ["a|?", "?|?|b"]),
     }
-    assert counter.shares() == {"city": 0.75, "bought": pytest.approx(4 / 7)}
+    assert counter.shares() == {
+        "unknown_values": {"city": 0.75, "bought": pytest.approx(4 / 7)},
+        "missing_values": {"hashed": 0.0, "city": 0.2},
+    }
+
+
+def test_times_that_cannot_be_read_tell_nothing():
+    hour = DatetimePartStep(part="hour", format="iso", utc_offset_minutes=0, missing_id=24)
+    plan = PreprocessingPlan(
+        fields=(field_of("seen", hour),),
+        numbers=(
+            NumberPlan(name="price", column="price", steps=()),
+            NumberPlan(
+                name="joined", column="joined", steps=(), first=AgeStep(format="iso", at_seconds=0)
+            ),
+        ),
+    )
+    held_out, counter = UnknownCounter(plan, show=False), UnknownCounter(plan, show=True)
+    times = ["1970-01-01", "01.01.1970 00:00", None, "1970-01-01 00:00:00"]
+    rows = pa.record_batch(
+        {
+            "seen": times,
+            "price": pa.array([0.0, np.nan, None, 1.0]),
+            "joined": pa.array(times).dictionary_encode(),
+        }
+    )
+    ids = np.array([[0], [24], [24], [0]], np.int32)
+    numbers = np.array([[0, 0], [0, 0], [0, 0], [1, 0]], np.float32)
+    for _ in range(10):
+        counter.add(ids, numbers, rows)
+    held_out.add(ids[:1], numbers[3:] + 1)
+    held_out.add(ids[:1], numbers[:1])
+    assert held_out.shares()["missing_values"] == {"seen": 0.0, "price": 0.5, "joined": 0.5}
+    half = {"missing_values": {"seen": 0.5, "price": 0.5, "joined": 0.0}}
+    assert counter.compare(half) == [
+        "50.0% of the values of 'joined' are missing or tell nothing, and 0.0% of those that "
+        "training held out, such as '01.01.1970 00:00'"
+    ]
 
 
 def test_a_sentence_tells_both_shares_and_examples():
     for show, examples in ((True, f", such as '{'Oslo ' * 8}…' and 'Bern'"), (False, "")):
         counter = UnknownCounter(PLAN, show=show)
         for _ in range(10):
-            counter.add(IDS, ROWS)
-        assert counter.compare({"city": 0.01, "bought": 0.5, "gone": 0.0}) == [
+            counter.add(IDS, NUMBERS, ROWS)
+        held_out = {"unknown_values": {"city": 0.01, "bought": 0.5, "gone": 0.0}}
+        assert counter.compare(held_out) == [
             "66.7% of the values of 'city' are unknown to the model, and 1.0% of those that "
             f"training held out{examples}"
         ]

@@ -17,6 +17,7 @@ from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import CtrPipelineError, DataError, FolderInUseError
 from ctr_pipeline.pipeline.resources import bound_libraries, num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.stages.evaluate import held_out_shares
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
@@ -100,7 +101,7 @@ class ModelScorer:
         # TensorFlow leaves a part of the cores idle, which the thread that encodes ahead takes.
         with Prefetcher(encoded, num_ahead=1) as ahead:
             for batch, rows in ahead:
-                self.unknown.add(rows.ids, batch)
+                self.unknown.add(rows.ids, rows.numbers, batch)
                 yield ScoredBatch(batch, self.model.scorer.score(rows.ids, rows.numbers))
 
 
@@ -194,18 +195,25 @@ def unknown_counter(config: Config, plan: PreprocessingPlan) -> UnknownCounter:
 def report_unknown(
     run: RunFolder, unknown: UnknownCounter, progress: Progress, *, place: str, strict: bool
 ) -> None:
-    """Warns of columns of which the model knows far fewer values than of rows held out.
+    """Warns of columns that tell the model far less than those of rows held out.
 
     Args:
-        run: The run folder, whose metrics tell of those.
+        run: The run folder, which tells of those.
         unknown: Of the rows that were scored.
         place: Their name.
         strict: Such a column is an error.
 
     Raises:
-        DataError: There is one, and `strict`.
+        DataError: There is one, and `strict`; or the folder does not tell.
     """
-    found = unknown.compare(load_metrics(run).get("unknown_values", {}))
+    held_out = held_out_shares(run, unknown.plan, load_metrics(run))
+    if strict and not held_out:
+        raise DataError(
+            "holds neither metrics nor encoded rows that training held out, to compare with",
+            place=str(run.path),
+            remedy="Run 'ctrpipe run' with --resume first, or leave out --strict",
+        )
+    found = unknown.compare(held_out)
     if found and strict:
         raise DataError(
             "; ".join(found),

@@ -295,7 +295,8 @@ class JobScorer:
         """The batches, a few rows of each looked at."""
         for batch in batches:
             first = batch.slice(0, ROWS_OF_BATCH)
-            self.unknown.add(encoder.encode(first).ids, first)
+            encoded = encoder.encode(first)
+            self.unknown.add(encoded.ids, encoded.numbers, first)
             yield batch
 
 

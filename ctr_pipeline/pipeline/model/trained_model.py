@@ -205,6 +205,6 @@ def score_table(
     for batch in rows.combine_chunks().to_batches():
         encoded = encoder.encode(batch)
         if unknown is not None:
-            unknown.add(encoded.ids, batch)
+            unknown.add(encoded.ids, encoded.numbers, batch)
         logits.append(model.scorer.score(encoded.ids, encoded.numbers))
     return np.concatenate(logits)

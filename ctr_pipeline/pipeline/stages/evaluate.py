@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +14,16 @@ import pyarrow.parquet as pq
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config, ReportConfig
-from ctr_pipeline.dataset.encoded import EncodedReader
+from ctr_pipeline.dataset.encoded import EncodedReader, load_meta
 from ctr_pipeline.dataset.ingested import IngestedRows
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.evaluation.importance import ImportanceRow, importance_of, shuffled_orders
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.evaluation.metrics import EvaluationResult, evaluate_predictions
 from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
-from ctr_pipeline.preprocessing.unknown_values import ROWS_OF_BATCH, UnknownCounter
+from ctr_pipeline.preprocessing.unknown_values import ROWS_OF_BATCH, Shares, UnknownCounter
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting.findings import on_result
 from ctr_pipeline.reporting.formats import SPLIT_TITLES
@@ -123,15 +124,27 @@ def findings_on(result: EvaluationResult, split: str) -> list[dict[str, str]]:
     return [asdict(finding) for finding in on_result(result, SPLIT_TITLES.get(split, split))]
 
 
-def held_out_unknown(plan: PreprocessingPlan, encoded: Path) -> dict[str, float]:
-    """The share of values of each column that are in no vocabulary, of the first encoded rows."""
+def held_out_unknown(plan: PreprocessingPlan, encoded: Path) -> dict[str, dict[str, float]]:
+    """Shares of values that are in no vocabulary, or missing, of the first encoded rows."""
     counter = UnknownCounter(plan, show=False)
     with EncodedReader(encoded) as reader:
         num_rows = min(_MOST_HELD_OUT, reader.meta.num_rows)
         for first in range(0, num_rows, ROWS_OF_BATCH):
             rows = reader.read_range(first, min(ROWS_OF_BATCH, num_rows - first))
-            counter.add(rows.ids_BF)
+            counter.add(rows.ids_BF, rows.numbers_BN)
     return counter.shares()
+
+
+def held_out_shares(run: RunFolder, plan: PreprocessingPlan, metrics: Mapping[str, Any]) -> Shares:
+    """As `held_out_unknown`: of `metrics`, or of encoded rows if the run is not finished.
+
+    Empty if neither is there.
+    """
+    if "missing_values" in metrics:
+        return metrics
+    folders = [run.encoded / split for split in ("test", "valid")]
+    encoded = next((one for one in folders if load_meta(one) is not None), None)
+    return {} if encoded is None else held_out_unknown(plan, encoded)
 
 
 def decide_importance(report: ReportConfig, *, seconds: float, training_seconds: float) -> bool:

@@ -97,7 +97,7 @@ def run_finish(
             **_origin(analysis),
         },
         "importance": [row.model_dump() for row in importance],
-        "unknown_values": held_out_unknown(model.plan, folders[split]),
+        **held_out_unknown(model.plan, folders[split]),
         "drift": {name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
         "planted": planted_figures(context.config),
         "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
