@@ -288,11 +288,28 @@ def _weights_of(rows: "pd.DataFrame", name: str) -> "NDArray[np.float64]":
 
 
 def _as_array(column: "pd.Series[Any]") -> "pa.Array":
-    """Values of whatever type."""
+    """Values of whatever type; as texts where they have none in common, or none is wide enough.
+
+    Raises:
+        DataError: A text is no Unicode.
+    """
     import pyarrow as pa
 
     try:
-        return pa.array(column, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        texts = column.astype(str).where(column.notna(), None)
-        return pa.array(texts, pa.string(), from_pandas=True)
+        try:
+            return pa.array(column, from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            pairs = zip(column.tolist(), column.notna(), strict=True)
+            return pa.array([_as_text(value) if is_there else None for value, is_there in pairs])
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError) as error:
+        raise DataError(
+            f"cannot be read: {error}",
+            place=f"column '{column.name}'",
+            remedy="Give values of one type, numbers, texts or lists of these",
+        ) from error
+
+
+def _as_text(value: Any) -> Any:
+    if hasattr(value, "__len__") and not isinstance(value, str | bytes):
+        return [None if one is None else str(one) for one in value]
+    return str(value)

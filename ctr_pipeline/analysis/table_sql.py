@@ -166,7 +166,9 @@ def typed_value(
         is_number = (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         )
-        number: exp.Expr = exp.cast(column, "double")
+        # A float32 is the decimal number that it is printed as.
+        written = exp.cast(column, "text") if pa.types.is_float32(kind) else column
+        number: exp.Expr = exp.cast(written, "double")
         if pa.types.is_floating(kind):
             number = without_minus_zero(number)
         return present_number(number, missing_values) if is_number else None

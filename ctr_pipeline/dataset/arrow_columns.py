@@ -29,7 +29,7 @@ from ctr_pipeline.dataset.columns import (
 )
 from ctr_pipeline.dataset.lists import as_texts, is_list
 from ctr_pipeline.dataset.source import Place
-from ctr_pipeline.dataset.value_texts import texts_of_floats
+from ctr_pipeline.dataset.value_texts import as_float64, texts_of_decimals, texts_of_floats
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import ListSpec, VectorSpec
 from ctr_pipeline.specs.columns import ColumnType
@@ -116,6 +116,8 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def _check_elements(kind: pa.DataType, cut: ListSpec, place: str) -> None:
+    if pa.types.is_null(kind.value_type):  # all lists are empty
+        return
     if isinstance(cut, VectorSpec):
         element = kind.value_type
         if not (pa.types.is_floating(element) or pa.types.is_integer(element)):
@@ -162,10 +164,11 @@ def convert_column(
         array = array.view(pa.int64()).view(pa.timestamp(array.type.unit))
     if is_text_use and pa.types.is_floating(array.type):
         array = convert_floats(array, name, plan, faults, records)
+    if is_text_use and pa.types.is_decimal(array.type) and name not in plan.carried:
+        array = texts_of_decimals(array)
     if is_text_use or is_written_label:
         return convert_texts(pc.cast(array, pa.string()), name, plan, faults, records)
-    numbers = pc.cast(array, pa.float64(), safe=False)
-    numbers = present_numbers(numbers, plan.missing_values)
+    numbers = present_numbers(as_float64(array), plan.missing_values)
     none = np.empty(0, dtype=np.int64)
 
     def show(positions: Any) -> Any:
@@ -187,8 +190,8 @@ def convert_floats(
     if name in plan.carried:
         return pc.cast(array, pa.string())
     if name == plan.label or plan.types[name] is ColumnType.NUMBER:
-        return pc.cast(array.cast(pa.float64()), pa.string())
-    is_there = pc.is_valid(present_numbers(array.cast(pa.float64()), plan.missing_values))
+        return pc.cast(as_float64(array), pa.string())
+    is_there = pc.is_valid(present_numbers(as_float64(array), plan.missing_values))
     array = pc.if_else(is_there, array, pa.scalar(None, array.type))
     texts, is_wrong = texts_of_floats(array)
     wrong = np.flatnonzero(is_wrong)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ctr_pipeline.dataset.value_texts import texts_of_floats
+from ctr_pipeline.dataset.value_texts import as_float64, texts_of_floats
 from ctr_pipeline.datetime_formats import EPOCH_DIVISORS
 from ctr_pipeline.features import WEIGHT_NUMBER, ListSpec, SequenceSpec, VectorSpec
 from ctr_pipeline.specs.columns import ColumnType
@@ -239,6 +239,8 @@ def counts_rows(values: pa.Array | pa.ChunkedArray) -> bool:
         if not pc.all(pc.match_substring_regex(values, r"^[+-]?\d{1,15}$")).as_py():
             return False
         values = values.cast(pa.int64())
+    if pa.types.is_floating(values.type):
+        values = as_float64(values)
     if pa.types.is_floating(values.type) and not pc.all(pc.equal(values, pc.floor(values))).as_py():
         return False
     if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):

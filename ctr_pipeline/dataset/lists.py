@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.dataset.bad_rows import BadRowReason
-from ctr_pipeline.dataset.value_texts import texts_of_floats
+from ctr_pipeline.dataset.value_texts import as_float64, texts_of_floats
 from ctr_pipeline.features import (
     VECTOR_NUMBER,
     WEIGHT_NUMBER,
@@ -61,8 +61,8 @@ def join_vectors(array: Any, delimiter: str) -> pa.Array:
     """
     lengths = np.asarray(pc.fill_null(pc.list_value_length(array), 0), np.int64)
     elements = pc.list_flatten(array)
-    if pa.types.is_float16(elements.type):
-        elements = elements.cast(pa.float32())
+    if pa.types.is_floating(elements.type):
+        elements = as_float64(elements)
     elements = pc.fill_null(elements.cast(pa.string()), "null")
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
     texts = pc.binary_join(pa.ListArray.from_arrays(offsets, elements), delimiter)
@@ -91,7 +91,7 @@ def join_lists(array: Any, delimiter: str) -> tuple[pa.Array, list[ListFault]]:
     if pa.types.is_floating(elements.type):
         given = elements
         elements, has_none = texts_of_floats(given)
-        shown = given.cast(pa.float64()).cast(pa.string())
+        shown = as_float64(given).cast(pa.string())
         faults.append(
             ListFault(BadRowReason.FLOAT_AS_TEXT, *first_of_rows(parents, shown, has_none))
         )

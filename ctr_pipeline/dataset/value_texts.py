@@ -6,6 +6,9 @@ r"""The one text of a value, however it was written.
 - A truth value is 1 or 0: so are `True`, `true` and `TRUE`.
 
 Every other text is kept as it is: `007`, `7.5` and `1e3` are no other writings of anything.
+
+A number of fewer than 64 bits is the decimal number that it is printed as: a float32 0.1 is the 0.1
+of a text, not 0.100000001490116.
 """
 
 from collections.abc import Sequence
@@ -16,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_pipeline.kernels.text_buffers import text_buffers
-from ctr_pipeline.kernels.value_texts import mark_rewritable
+from ctr_pipeline.kernels.value_texts import mark_rewritable, shortest_decimals
 
 WHOLE_FLOAT = r"^-?([1-9][0-9]{0,14}|[1-8][0-9]{15})[.]0+$"
 """A float that is a whole number other than 0; for all that know regular expressions."""
@@ -63,6 +66,34 @@ def _rewrite(texts: pa.Array) -> pa.Array:
         "0",
         texts,
     )
+
+
+def as_float64(numbers: pa.Array) -> pa.Array:
+    """Numbers as float64; NULL stays.
+
+    Args:
+        numbers: Of any type of numbers.
+    """
+    if not pa.types.is_float32(numbers.type) and not pa.types.is_float16(numbers.type):
+        return pc.cast(numbers, pa.float64(), safe=False)
+    is_null = np.asarray(pc.is_null(numbers))
+    values = numbers.to_numpy(zero_copy_only=False)
+    if pa.types.is_float32(numbers.type):
+        return pa.array(shortest_decimals(values), mask=is_null)
+    different, places = np.unique(values, return_inverse=True)
+    decimals = np.array([float(str(value)) for value in different], np.float64)
+    return pa.array(decimals[places], pa.float64(), mask=is_null)
+
+
+def texts_of_decimals(numbers: Any) -> pa.Array:
+    """Decimals as texts; whole ones, however large, as integers.
+
+    Args:
+        numbers: Of a decimal type; NULL stays.
+    """
+    texts = pc.replace_substring_regex(pc.cast(numbers, pa.string()), POINT_ZEROS, "")
+    # Arrow writes a zero with many digits behind its point as `0E-10`.
+    return pc.if_else(pc.starts_with(texts, "0E"), "0", texts)
 
 
 def texts_of_floats(numbers: Any) -> tuple[pa.Array, Any]:

@@ -1,4 +1,4 @@
-"""Texts that may be another writing of a value, found without a pattern for each of them."""
+"""Values that may be another writing of one: texts, and numbers of fewer bits."""
 
 import numpy as np
 
@@ -7,6 +7,12 @@ from ctr_pipeline.kernels.text_buffers import TextBuffers, is_null
 
 _ZERO, _NINE, _POINT, _SMALL, _E = ord("0"), ord("9"), ord("."), 0x20, ord("e")
 _LEAST, _LEN_TRUE, _LEN_FALSE = len("7.0"), len("true"), len("false")
+
+_TENS = 10.0 ** np.arange(23)
+"""Powers of ten that float64 holds exactly: a division by one of them rounds once."""
+_FEWEST_DIGITS, _MOST_DIGITS = 6, 9
+"""Each decimal number of so few digits is another float32, and each float32 one of so many."""
+_WHOLE = 1e6
 
 
 def mark_rewritable(text: TextBuffers) -> np.ndarray | None:
@@ -40,3 +46,48 @@ def _mark(text: TextBuffers, marks: np.ndarray) -> int:
             marks[n] = True
             found += 1
     return found
+
+
+def shortest_decimals(values_N: np.ndarray) -> np.ndarray:
+    """The decimal number with the fewest digits that rounds to a float32, as it would be printed.
+
+    It is what was meant: 0.1 as a float32 is 0.100000001490116, but a text of it is `0.1`.
+
+    Args:
+        values_N: float32.
+
+    Returns:
+        float64 [N].
+    """
+    with np.errstate(invalid="ignore"):
+        numbers_N = values_N.astype(np.float64)
+    for n in np.flatnonzero(_shorten(values_N, numbers_N)):
+        numbers_N[n] = float(str(values_N[n]))
+    return numbers_N
+
+
+@kernel
+def _shorten(values_N: np.ndarray, numbers_N: np.ndarray) -> np.ndarray:
+    """Marks numbers for which it does not work, as powers of ten are not exact: bool [N]."""
+    is_left_N = np.zeros(len(values_N), np.bool_)
+    for n in range(len(values_N)):
+        number = numbers_N[n]
+        size = abs(number)
+        if not np.isfinite(number) or (number == np.floor(number) and size < _WHOLE):
+            continue
+        before_point = np.int64(np.floor(np.log10(size))) + 1
+        if _MOST_DIGITS - before_point >= len(_TENS) or before_point >= len(_TENS):
+            is_left_N[n] = True
+            continue
+        for digits in range(_FEWEST_DIGITS, _MOST_DIGITS + 1):
+            after_point = digits - before_point
+            if after_point >= 0:
+                found = np.rint(number * _TENS[after_point]) / _TENS[after_point]
+            else:
+                found = np.rint(number / _TENS[-after_point]) * _TENS[-after_point]
+            if np.float32(found) == values_N[n]:
+                numbers_N[n] = found
+                break
+        else:
+            is_left_N[n] = True
+    return is_left_N

@@ -124,7 +124,8 @@ def test_a_part_of_parquet_rows_with_the_values_of_their_folders():
     rows = ParquetRows(view, schema, (("ds", "o'clock"), ("x", None)), ("",), rows=(5, 90))
     query = rows.select([exp.alias_(rows.value("a`b", ColumnType.NUMBER), "value")])
     assert render(query) == (
-        "SELECT CAST(`a``b` AS DOUBLE) + CAST('0.0' AS DOUBLE) AS `value` FROM (SELECT *, "
+        "SELECT CAST(CAST(`a``b` AS STRING) AS DOUBLE) + CAST('0.0' AS DOUBLE) AS `value` "
+        "FROM (SELECT *, "
         "CAST('o\\'clock' AS STRING) AS `ds`, CAST(NULL AS STRING) AS `x` FROM `v`) "
         "AS `with_folders` WHERE `row` >= 5 AND `row` < 90"
     )
@@ -192,7 +193,7 @@ def test_training_rows_are_weighed_and_those_compared_with_them_are_not():
     labels = engine.count_labels(plan_statistics([PRICE], "click", weight="times"))
     assert labels == LabelCounts(8, 4, 0, WeightSums(total=20.0, positive=5.0))
     assert accepted == [dict.fromkeys(SPLITS, replace(labels, num_rows=9, num_wrong=1))]
-    weight = "CAST(`times` AS DOUBLE) + CAST('0.0' AS DOUBLE)"
+    weight = "CAST(CAST(`times` AS STRING) AS DOUBLE) + CAST('0.0' AS DOUBLE)"
     assert asked.views["ctrpipe_rows_of_train"] == (
         "SELECT * FROM (SELECT 0 AS `sample`, CASE WHEN CAST(`click` AS DOUBLE) IN (0, 1) "
         f"AND {weight} >= 0 AND {weight} <= CAST('1e+30' AS DOUBLE) "

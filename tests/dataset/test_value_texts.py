@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from example_messages import example_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlglot import exp
 
@@ -20,7 +20,13 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.columns import missing_numbers, present_numbers
 from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.stream import stream_rows
-from ctr_pipeline.dataset.value_texts import missing_texts, one_text, texts_of_floats
+from ctr_pipeline.dataset.value_texts import (
+    as_float64,
+    missing_texts,
+    one_text,
+    texts_of_decimals,
+    texts_of_floats,
+)
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
 
@@ -80,6 +86,35 @@ def test_sql_says_the_same():
     texts = pa.table({"x": [*REWRITTEN, *KEPT, None]})
     found = duckdb.sql(f"SELECT {column} FROM texts").fetchall()
     assert [value for (value,) in found] == one_text(texts["x"].combine_chunks()).to_pylist()
+
+
+@given(st.lists(st.floats(width=32) | st.floats(-1e4, 1e4, width=32)))
+@example([0.1, 1e-45, 3.4028234663852886e38, 16777216.0, 1e22, -0.0, math.nan])
+def test_a_float32_is_the_number_that_it_is_printed_as(values):
+    narrow = np.array(values, np.float32)
+    found = as_float64(pa.array([None, *narrow.tolist()], pa.float32()))
+    assert found[0].as_py() is None
+    printed = np.array([float(str(value)) for value in narrow])
+    np.testing.assert_array_equal(found[1:].to_numpy(), printed)
+    assert not np.any(np.signbit(found[1:].to_numpy()) & (narrow > 0))
+
+
+def test_a_float16_is_the_number_that_it_is_printed_as():
+    values = pa.array(np.array([0.1, 65504, -0.0, 0.1], np.float16), mask=np.arange(4) == 3)
+    assert as_float64(values).to_pylist() == [0.1, 65500.0, 0.0, None]
+    assert as_float64(pa.array([1, None], pa.uint8())).to_pylist() == [1.0, None]
+
+
+@pytest.mark.parametrize("scale", [0, 2, 10])
+def test_a_whole_decimal_is_its_integer(scale):
+    values = [decimal.Decimal(one) for one in (0, -7, 10**20, 100)]
+    texts = texts_of_decimals(pa.array([*values, None], pa.decimal128(38, scale)))
+    assert texts.to_pylist() == ["0", "-7", str(10**20), "100", None]
+
+
+def test_a_decimal_with_a_fraction_keeps_its_digits():
+    values = [decimal.Decimal("12.50"), decimal.Decimal("-0.05")]
+    assert texts_of_decimals(pa.array(values)).to_pylist() == ["12.50", "-0.05"]
 
 
 @pytest.mark.parametrize(("kind", "most"), [("f2", 2**11), ("f4", 2**24), ("f8", 9 * 10**15)])

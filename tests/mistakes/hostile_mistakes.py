@@ -127,12 +127,12 @@ ROW_MISTAKES = (
     Case(
         "json_lines",
         file("rows.csv", '{"click": 1, "city": "a"}\n' * 9),
-        ("rows.csv", "holds JSON", "to_parquet"),
+        ("rows.csv", "holds JSON", "read_json"),
     ),
     Case(
         "json_array",
         file("rows.csv", '[\n  {"click": 1, "city": "a"}\n]\n'),
-        ("rows.csv", "holds JSON", "to_parquet"),
+        ("rows.csv", "holds JSON", "read_json"),
     ),
 )
 

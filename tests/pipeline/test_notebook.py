@@ -4,6 +4,7 @@ import logging
 import pydoc
 import random
 import shutil
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -139,10 +140,16 @@ def test_a_value_is_the_same_in_any_type(trained):
             pd.Categorical([1, 2]),
             np.array([1, 2], np.float32),
             [True, "2"],
+            [Decimal("1.0000000000"), Decimal(2)],
         )
     ]
     expected = trained.predict(variants[0])
     assert all(trained.predict(rows).equals(expected) for rows in variants)
+    huge = pd.DataFrame({"price": [0.1, 1], "zip": [str(2**64), "5"]})
+    expected = trained.predict(huge)
+    assert trained.predict(huge.assign(zip=[2**64, 5])).equals(expected)
+    for narrow in (np.float32, np.float16):
+        assert trained.predict(huge.astype({"price": narrow})).equals(expected)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +158,18 @@ def test_a_value_is_the_same_in_any_type(trained):
         ("price", ["3", "dear"], "row b, column 'price': not a number: 'dear'"),
         ("zip", [1.0, 1.5], "row b, column 'zip': a float without one text, .*'1.5'"),
         ("zip", [["00001"], []], "the rows, column 'zip': has the type list"),
+        ("zip", [2**64, []], "column 'zip': cannot be read"),
     ],
 )
 def test_what_is_no_value_of_a_column_is_refused(trained, column, values, message):
     rows = pd.DataFrame({"price": [1.0, 1.0], "zip": ["00001", "00001"]}, index=["a", "b"])
     with pytest.raises(DataError, match=message):
         trained.predict(rows.assign(**{column: values}))
+
+
+def test_a_text_that_is_no_unicode_is_refused(trained):
+    with pytest.raises(DataError, match=r"column 'zip': cannot be read: .*surrogates"):
+        trained.predict([{"price": 1.0, "zip": "\ud800"}])
 
 
 def test_a_list_of_rows_is_scored_as_a_frame(trained, csv):

@@ -14,6 +14,7 @@ from itertools import chain
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -23,6 +24,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 import ctr_pipeline
 from ctr_pipeline.apps.compare import compare_runs
 from ctr_pipeline.apps.scoring.evaluate import evaluate
+from ctr_pipeline.apps.scoring.files import look_at_new
 from ctr_pipeline.apps.scoring.predict import predict
 from ctr_pipeline.cli.tables import print_run
 from ctr_pipeline.config.loader import load_config
@@ -629,6 +631,16 @@ def test_evaluating_the_test_rows_as_a_new_file_gives_the_same(world, loaded, tm
     for name in ("auc", "logloss", "calibration", "gauc", "num_rows"):
         assert found[name] == pytest.approx(expected[name], abs=1e-6)
     assert [one["text"] for one in found["findings"] if "on the given rows" in one["text"]]
+
+
+def test_a_column_that_some_new_files_lack_is_told(loaded, tmp_path):
+    table = pa.table({"label": [0], "I1": [1], "code": ["a"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table.drop_columns("code"), tmp_path / "b.parquet")
+    progress = RecordingProgress()
+    look_at_new(loaded, str(tmp_path / "*.parquet"), progress)
+    (line,) = progress.lines
+    assert re.match(r"warning: Columns are absent .*'code' in 1, such as .*b\.parquet", line)
 
 
 def test_evaluating_again_gives_the_same_and_reuses_everything(world, loaded, predictions, out):

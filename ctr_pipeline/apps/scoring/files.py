@@ -13,7 +13,7 @@ from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.stream import stream_rows
+from ctr_pipeline.dataset.stream import inspect_new, stream_rows
 from ctr_pipeline.errors import CtrPipelineError, DataError, FolderInUseError
 from ctr_pipeline.pipeline.resources import bound_libraries, num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
@@ -75,12 +75,14 @@ class ModelScorer:
         loaded: The config.
         run: The run folder.
         model: Loaded from it.
+        progress: Has notes on the files.
         unknown: As of `FileScorer`.
     """
 
     loaded: LoadedConfig
     run: RunFolder
     model: "TrainedModel"
+    progress: Progress
     unknown: UnknownCounter
 
     def score_file(
@@ -95,7 +97,13 @@ class ModelScorer:
         plan = self.model.plan
         encoder = ColumnEncoder(plan, self.run.path)
         batches = stream_file(
-            self.loaded, plan, data, label_required=label_required, ledger=ledger, keep=keep
+            self.loaded,
+            plan,
+            data,
+            label_required=label_required,
+            ledger=ledger,
+            keep=keep,
+            source=look_at_new(self.loaded, data, self.progress),
         )
         encoded = ((batch, encoder.encode(batch)) for batch in batches)
         # TensorFlow leaves a part of the cores idle, which the thread that encodes ahead takes.
@@ -103,6 +111,14 @@ class ModelScorer:
             for batch, rows in ahead:
                 self.unknown.add(rows.ids, rows.numbers, batch)
                 yield ScoredBatch(batch, self.model.scorer.score(rows.ids, rows.numbers))
+
+
+def look_at_new(loaded: LoadedConfig, data: str, progress: Progress) -> Source:
+    """What new files hold; notes on them, such as a column that some lack, become warnings."""
+    source = inspect_new(loaded.config.data, data)
+    for note in source.notes:
+        progress.log(f"warning: {note}")
+    return source
 
 
 def stream_file(
@@ -113,7 +129,7 @@ def stream_file(
     label_required: bool,
     ledger: BadRowLedger,
     keep: Sequence[str] = (),
-    source: Source | None = None,
+    source: Source,
 ) -> Iterator[pa.RecordBatch]:
     """The good rows of files, with the columns that the model and the results need.
 
@@ -124,7 +140,7 @@ def stream_file(
         label_required: Whether the label is read.
         ledger: Counts bad rows.
         keep: Columns that the results have beside the scores.
-        source: What `inspect_new` found; None: the files are looked at.
+        source: As of `look_at_new`.
     """
     config, kept_by = loaded.config, "--keep"
     if label_required:
@@ -184,7 +200,8 @@ def file_scorer(loaded: LoadedConfig, run: RunFolder, progress: Progress) -> Fil
             f"Another run (process {process or 'unknown'}) uses this folder: the model is that of "
             "its best epoch until now"
         )
-    return ModelScorer(loaded, run, model, unknown_counter(loaded.config, model.plan))
+    unknown = unknown_counter(loaded.config, model.plan)
+    return ModelScorer(loaded, run, model, progress, unknown)
 
 
 def unknown_counter(config: Config, plan: PreprocessingPlan) -> UnknownCounter:

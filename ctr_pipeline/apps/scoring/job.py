@@ -18,13 +18,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr_pipeline import durable
-from ctr_pipeline.apps.scoring.files import ScoredBatch, stream_file
+from ctr_pipeline.apps.scoring.files import ScoredBatch, look_at_new, stream_file
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.resolved import resolved_yaml
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.stream import inspect_new
 from ctr_pipeline.dataset.versions import SourceVersions
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, Cuts, cut_file_name
@@ -233,7 +232,7 @@ class JobScorer:
         Raises:
             DataError: The files changed between; raised while the result is read.
         """
-        source = inspect_new(self.loaded.config.data, data)
+        source = look_at_new(self.loaded, data, self.progress)
         versions = SourceVersions.of(source)
         read = partial(
             stream_file,

@@ -24,6 +24,7 @@ from ctr_pipeline.dataset.formats.text.head import (
     choose_delimiter,
 )
 from ctr_pipeline.dataset.formats.text.records import Dialect
+from ctr_pipeline.dataset.value_texts import as_float64
 from ctr_pipeline.errors import DataError
 
 RecordKind = Literal["line", "example"]
@@ -141,7 +142,7 @@ def _typed(columns: ExampleColumns, feature: int) -> pa.Array:
         return pa.nulls(num_records)
     if kinds == {ExampleKind.INT64}:
         return columns.int64_of(feature)
-    floats = pc.cast(columns.float_of(feature), pa.float64())
+    floats = as_float64(columns.float_of(feature))
     if ExampleKind.BYTES not in kinds:
         return pc.coalesce(floats, pc.cast(columns.int64_of(feature), pa.float64(), safe=False))
     texts = [

@@ -114,8 +114,9 @@ def read_text_head(
             raise DataError(
                 "holds JSON, which is no format of rows here",
                 place=str(path),
-                remedy="Convert it, for example with pandas: "
-                "pd.read_json(FILE, lines=True).to_parquet('rows.parquet')",
+                remedy="Convert it, for example with pyarrow, which keeps texts and integers as "
+                "they are: pyarrow.parquet.write_table(pyarrow.json.read_json(FILE), "
+                "'rows.parquet')",
             )
         start = len(head) - len(head.lstrip(b"\r\n"))
         num_lines_before = num_skipped + count_lines(head[:start])
