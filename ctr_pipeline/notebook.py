@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ctr_pipeline.pipeline.model.trained_model import TrainedModel
+    from ctr_pipeline.preprocessing.unknown_values import Shares
 
 Rows: TypeAlias = Union["pd.DataFrame", Sequence[Mapping[str, Any]]]
 """A DataFrame, or a list of dictionaries, a row each."""
@@ -101,6 +102,7 @@ class LoadedRun:
         self.metrics = load_metrics(folder)
         self._run = folder
         self._model: TrainedModel = open_trained(config, folder, _Warnings())
+        self._held_out: Shares | None = None
 
     @property
     def importance(self) -> "pd.DataFrame":
@@ -228,7 +230,10 @@ class LoadedRun:
             )
         unknown = unknown_counter(config, plan)
         logits = score_table(pa.table(columns), self._run, self._model, unknown)
-        for sentence in unknown.compare(held_out_shares(self._run, plan, self.metrics)):
+        if self._held_out is None:
+            # Of a run that is not finished, its encoded rows are read.
+            self._held_out = held_out_shares(self._run, plan, self.metrics)
+        for sentence in unknown.compare(self._held_out):
             warnings.warn(f"{sentence}: are they written as in training?", stacklevel=3)
         return logits
 

@@ -53,6 +53,8 @@ _OPTIONS = (
 _DIALECT = ("format", "record", "delimiter", "quote", "escape", "skip_lines")
 _SETTABLE = (*_DIALECT, "missing_values", "bad_rows", "max_bad_fraction")
 """What `--set` says of a table: how it is read, as far as a command has no option for it."""
+_LENIENT = {"bad_rows": "skip", "max_bad_fraction": 1.0}
+"""Bad rows are left out and counted."""
 _PARTS_OF_TIME: tuple[DatetimePart, ...] = ("hour", "weekday")
 """What `features: auto` reads of points in time."""
 
@@ -482,7 +484,7 @@ def table_config(
     """
     section: dict[str, Any] = {"train": data}
     if not whole:
-        section |= {"bad_rows": "skip", "max_bad_fraction": 1.0}
+        section |= _LENIENT
     if label is not None:
         section["label"] = label
     if columns is not None:
@@ -544,7 +546,7 @@ def inspect_table(config: DataConfig, data: str, named: str) -> tuple[Source, Da
 
 
 def _lenient(data: DataConfig) -> DataConfig:
-    return data.model_copy(update={"bad_rows": "skip", "max_bad_fraction": 1.0})
+    return data.model_copy(update=_LENIENT)
 
 
 def _free_name(names: Sequence[str]) -> str:

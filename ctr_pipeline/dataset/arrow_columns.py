@@ -189,9 +189,10 @@ def convert_floats(
     """Floats as texts; those of a feature of texts that have no one text are rejected."""
     if name in plan.carried:
         return pc.cast(array, pa.string())
+    numbers = as_float64(array)
     if name == plan.label or plan.types[name] is ColumnType.NUMBER:
-        return pc.cast(as_float64(array), pa.string())
-    is_there = pc.is_valid(present_numbers(as_float64(array), plan.missing_values))
+        return pc.cast(numbers, pa.string())
+    is_there = pc.is_valid(present_numbers(numbers, plan.missing_values))
     array = pc.if_else(is_there, array, pa.scalar(None, array.type))
     texts, is_wrong = texts_of_floats(array)
     wrong = np.flatnonzero(is_wrong)

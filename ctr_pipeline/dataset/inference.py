@@ -241,9 +241,9 @@ def counts_rows(values: pa.Array | pa.ChunkedArray) -> bool:
         values = values.cast(pa.int64())
     if pa.types.is_floating(values.type):
         values = as_float64(values)
-    if pa.types.is_floating(values.type) and not pc.all(pc.equal(values, pc.floor(values))).as_py():
-        return False
-    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+        if not pc.all(pc.equal(values, pc.floor(values))).as_py():
+            return False
+    elif not pa.types.is_integer(values.type):
         return False
     numbers = values.to_numpy()
     return bool((numbers[1:] > numbers[:-1]).all())

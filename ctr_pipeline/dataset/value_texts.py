@@ -68,11 +68,11 @@ def _rewrite(texts: pa.Array) -> pa.Array:
     )
 
 
-def as_float64(numbers: pa.Array) -> pa.Array:
+def as_float64(numbers: Any) -> Any:
     """Numbers as float64; NULL stays.
 
     Args:
-        numbers: Of any type of numbers.
+        numbers: An array or chunked array of booleans, integers, floats or decimals.
     """
     if not pa.types.is_float32(numbers.type) and not pa.types.is_float16(numbers.type):
         return pc.cast(numbers, pa.float64(), safe=False)
@@ -89,7 +89,7 @@ def texts_of_decimals(numbers: Any) -> pa.Array:
     """Decimals as texts; whole ones, however large, as integers.
 
     Args:
-        numbers: Of a decimal type; NULL stays.
+        numbers: An array of decimals; NULL stays.
     """
     texts = pc.replace_substring_regex(pc.cast(numbers, pa.string()), POINT_ZEROS, "")
     # Arrow writes a zero with many digits behind its point as `0E-10`.

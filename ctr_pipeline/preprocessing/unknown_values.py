@@ -39,7 +39,7 @@ class UnknownValues:
 
     Attributes:
         num_values: Values that were there; of a sequence, elements.
-        num_unknown: Those that are not in the column's vocabulary; or that are missing.
+        num_unknown: Those that tell the model nothing: not in the vocabulary, or missing.
         examples: The first different texts that are, or hold, such a value.
     """
 
@@ -78,7 +78,7 @@ class UnknownCounter:
 
     Attributes:
         plan: How they are encoded.
-        columns: What was seen, by column that has a vocabulary.
+        unknown: What was seen, by column that has a vocabulary.
         missing: What was seen, by column that is no sequence, vector or cross.
     """
 
@@ -98,7 +98,7 @@ class UnknownCounter:
         for place, number in enumerate(plan.numbers):
             if number.vector is None and number.column not in self._fields:
                 self._numbers.setdefault(number.column, (number, place))
-        self.columns = {one.column: UnknownValues() for one, _, _ in self._places}
+        self.unknown = {one.column: UnknownValues() for one, _, _ in self._places}
         self.missing = {name: UnknownValues() for name in (*self._fields, *self._numbers)}
 
     def add(
@@ -131,7 +131,7 @@ class UnknownCounter:
             if one.sequence is not None:
                 is_value &= ids_BL != one.padding_id
             is_unknown = (ids_BL >= step.size) & (ids_BL < step.size + step.oov_buckets)
-            seen = self.columns[one.column]
+            seen = self.unknown[one.column]
             seen.num_values += int(is_value.sum())
             seen.num_unknown += int(is_unknown.sum())
             if self._show and batch is not None and len(seen.examples) < _EXAMPLES:
@@ -172,7 +172,7 @@ class UnknownCounter:
 
     def _watched(self) -> dict[str, tuple[dict[str, UnknownValues], str]]:
         return {
-            "unknown_values": (self.columns, "are unknown to the model"),
+            "unknown_values": (self.unknown, "are unknown to the model"),
             "missing_values": (self.missing, "are missing or tell nothing"),
         }
 

@@ -1,6 +1,7 @@
 import random
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -330,3 +331,13 @@ def test_a_counter_of_rows_is_left_out_whatever_its_name(init, name, counted):
 )
 def test_numbers_that_count_no_rows_are_features(init, values):
     assert init(table_of_times(values)).left_out == ()
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32"])
+def test_counters_and_fractions_of_narrow_floats_are_told_apart(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    numbers = np.arange(300, dtype=kind)
+    columns = {"label": numbers.astype(int) % 3 % 2, "counter": numbers, "fraction": numbers / 10}
+    pq.write_table(pa.table(columns), "rows.parquet")
+    result = init_config("rows.parquet", output=tmp_path / "c.yaml", progress=SilentProgress())
+    assert [name for name, _ in result.left_out] == ["counter"]

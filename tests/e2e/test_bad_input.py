@@ -104,31 +104,41 @@ ALL_MISTAKES = (
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [case for case in ALL_MISTAKES if case.followed], ids=lambda case: case.name
-)
-def test_what_the_message_tells_ends_in_success(case: Case, tmp_path, monkeypatch, capfd):
-    def fail(folder):
-        """What is told in a new world, which is left as it is then."""
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """Makes a case's call in a new world, which stays as it is then: the status and the message."""
+
+    def call(case: Case, folder: Path, *options: str):
         folder.mkdir()
         with good_world(folder, monkeypatch) as world, world.mending():
             if case.trained:
                 assert main(["train", "c.yaml", "-q"]) == 0
             case.spoil(world)
             capfd.readouterr()
-            assert main([*case.call, "-q"]) == 1
+            return main([*case.call, "-q", *options]), capfd.readouterr().err
+
+    return call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [case for case in ALL_MISTAKES if case.followed], ids=lambda case: case.name
+)
+def test_what_the_message_tells_ends_in_success(case: Case, call, tmp_path, monkeypatch, capfd):
+    def fail(folder):
+        code, message = call(case, folder)
+        assert code == 1
         monkeypatch.chdir(folder)
-        return capfd.readouterr().err
+        return message
 
     told = told_calls(fail(tmp_path / "first"), case.call)
     assert told
-    for number, call in enumerate(told):
+    for number, words in enumerate(told):
         message = fail(tmp_path / str(number))
         if "Delete it" in message:
             Path(message.split(": ")[1]).unlink(missing_ok=True)
-        assert main([*call, "-q"]) == 0, capfd.readouterr().err
-        if call[0] != case.call[0]:
+        assert main([*words, "-q"]) == 0, capfd.readouterr().err
+        if words[0] != case.call[0]:
             assert main([*case.call, "-q"]) == 0, capfd.readouterr().err
 
 
@@ -138,22 +148,12 @@ def test_what_the_message_tells_ends_in_success(case: Case, tmp_path, monkeypatc
     list({case.name: case for case in (*ROW_MISTAKES, *ALL_MISTAKES)}.values()),
     ids=lambda case: case.name,
 )
-def test_what_the_message_tells_to_set_ends_in_success(case: Case, tmp_path, monkeypatch, capfd):
-    def call(folder, *options):
-        """The call in a new world, and what it says."""
-        folder.mkdir()
-        with good_world(folder, monkeypatch) as world, world.mending():
-            if case.trained:
-                assert main(["train", "c.yaml", "-q"]) == 0
-            case.spoil(world)
-            capfd.readouterr()
-            return main([*case.call, "-q", *options]), capfd.readouterr().err
-
-    _, first = call(tmp_path / "first")
+def test_what_the_message_tells_to_set_ends_in_success(case: Case, call, tmp_path):
+    _, first = call(case, tmp_path / "first")
     ways = told_settings(first) or [list(case.tried)] * bool(case.tried)
     for number, settings in enumerate(ways):
         options = [word for setting in settings for word in ("--set", setting)]
-        code, message = call(tmp_path / str(number), *options)
+        code, message = call(case, tmp_path / str(number), *options)
         assert bool(code) == bool(case.unset), message
         # A way out that is told again has led nowhere.
         assert settings not in told_settings(message), message

@@ -429,6 +429,14 @@ APP_MISTAKES = (
 )
 
 COMMAND_MISTAKES = (
+    Case(
+        "strict_without_rows_held_out",
+        removed("cache/encoded"),
+        ("run", "rows that training held out", "leave out --strict"),
+        (*PREDICT_AGAIN, "--strict"),
+        trained=True,
+        followed=True,
+    ),
     FORGED[0],
     Case(
         "checkpoints_gone",

@@ -68,7 +68,7 @@ def test_values_are_counted_that_are_there_and_in_no_vocabulary():
     counter = UnknownCounter(PLAN, show=True)
     counter.add(IDS, NUMBERS, ROWS)
     counter.add(IDS[:1], NUMBERS[:1], ROWS.slice(0, 1))
-    assert counter.columns == {
+    assert counter.unknown == {
         "city": UnknownValues(4, 3, ["Oslo " * 8 + "…", "Bern"]),
         "bought": UnknownValues(7, 4, ["a|?", "?|?|b"]),
     }
