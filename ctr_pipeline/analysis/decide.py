@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
+import numpy as np
+import pyarrow as pa
+
 from ctr_pipeline.analysis.leaks import describe_leak
 from ctr_pipeline.analysis.whole_numbers import FEW_VALUES, Nature, WholeNumbers
-from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO, iso_seconds
+from ctr_pipeline.dataset.inference import time_patterns
+from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO
 from ctr_pipeline.features import FeatureSpec, ListSpec, SequenceSpec, VectorSpec
+from ctr_pipeline.kernels.text_buffers import text_buffers
+from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, Moments, Statistics
 from ctr_pipeline.transforms import AnyTransform
@@ -83,7 +89,7 @@ def decide_features(
         statistics: Statistics of the training rows, with the profile of every column.
         label: Name of the label column, about which there is nothing to decide.
         lists: Text columns whose values are lists, and how they are cut.
-        times: Columns whose values are points in time in a format that is not told from texts.
+        times: Columns whose first values are points in time, and their format.
         whole_numbers: What the whole numbers of columns say about the click; ids among them are
             read as text.
         counters: Columns of whole numbers that ascend from row to row in the first rows.
@@ -133,8 +139,8 @@ def _decide_column(
             f"column '{column}': the statistics are those of a {known.column_type.value} column, "
             f"and it is read as {column_type.value}"
         )
-    if format is None and column_type is ColumnType.TEXT and has_iso_times(known):
-        format = ISO
+    formats = () if format is not None or cut is not None else _patterns_of(known)
+    format = formats[0] if len(formats) == 1 else format
     # None of these has to repeat as a whole to tell something.
     problem = _unusable(known) if format is None and cut is None else _all_missing(known)
     if is_counter and format is None and known.num_distinct == known.count:
@@ -152,7 +158,13 @@ def _decide_column(
     if cut is not None:
         return _decide_vector(known, cut)
     if column_type is ColumnType.TEXT:
-        return _decide_text(known, judged, growth)
+        feature, reason = _decide_text(known, judged, growth)
+        if formats:
+            reason += (
+                f"; its dates are {' or '.join(formats)}, and no value tells which: with "
+                "`id: datetime` and the right `format` they tell the hour and the weekday"
+            )
+        return feature, reason
     return _decide_number(known, judged)
 
 
@@ -174,33 +186,23 @@ def _all_missing(column: ColumnStatistics) -> str | None:
     return f"all its {_rows(column.count)} are missing" if column.is_missing else None
 
 
-def has_iso_times(column: ColumnStatistics) -> bool:
-    """Whether the column's most frequent values are points in time."""
-    texts = [top.value for top in column.top_values]
-    try:
-        return len(texts) > 1 and all(iso_seconds(text) is not None for text in texts)
-    except ValueError:
-        return False
+def _patterns_of(column: ColumnStatistics) -> tuple[str, ...]:
+    """Formats by which the column's most frequent values are points in time."""
+    return time_patterns(pa.array([top.value for top in column.top_values], pa.string()))
 
 
 def _parts_of_time(column: ColumnStatistics, format: str) -> tuple[DatetimePart, ...]:
     """The parts that tell something, by the column's most frequent values."""
-    times = {_time_of_day(top.value, format) for top in column.top_values} - {None}
+    texts = pa.array([top.value for top in column.top_values], pa.string())
+    seconds = parse_seconds(text_buffers(texts), format)
+    times = np.unique(seconds[seconds != NO_TIME] % _SECONDS_OF_A_DAY)
     return ("weekday",) if len(times) == 1 else ("hour", "weekday")
-
-
-def _time_of_day(text: str, format: str) -> int | None:
-    """Seconds since midnight, None of a text that tells no time."""
-    try:
-        seconds = iso_seconds(text) if format == ISO else int(text) // EPOCH_DIVISORS[format]
-    except ValueError:
-        return None
-    return seconds % _SECONDS_OF_A_DAY
 
 
 def _decide_time(column: ColumnStatistics, format: str) -> tuple[FeatureSpec, str]:
     parts = _parts_of_time(column, format)
-    written = "" if format == ISO else f", written as {format.replace('_', ' ')},"
+    name = format.replace("_", " ") if format in EPOCH_DIVISORS else format
+    written = "" if format == ISO else f", written as {name},"
     reason = (
         f"points in time{written} with {_values(column.num_distinct)}{_missing(column)}: "
         f"{' and '.join(parts)}, as which they come again"

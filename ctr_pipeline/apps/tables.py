@@ -11,7 +11,6 @@ from typing import Any
 
 from ctr_pipeline import durable
 from ctr_pipeline.analysis import collect_statistics, decide_features, plan_statistics
-from ctr_pipeline.analysis.decide import has_iso_times
 from ctr_pipeline.apps.outputs import require_output
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import LabelValues
@@ -24,7 +23,6 @@ from ctr_pipeline.dataset.inspection import inspect_paths
 from ctr_pipeline.dataset.parts import counts_in_parts
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.tables import write_table
-from ctr_pipeline.datetime_formats import ISO
 from ctr_pipeline.errors import DataError, ReadingKeyError, RunFolderError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.resources import num_threads
@@ -311,9 +309,9 @@ def measure_drift(
         statistics = _collect(before.config, types, before.files, folder, progress, new=table.files)
         times = {
             **{
-                name: TimeRead(ISO, _PARTS_OF_TIME)
-                for name, column in statistics.columns.items()
-                if column.column_type is ColumnType.TEXT and has_iso_times(column)
+                name: TimeRead(format, _PARTS_OF_TIME)
+                for name, format in source.times.items()
+                if name in types and types[name] is ColumnType.TEXT
             },
             **before.times,
         }

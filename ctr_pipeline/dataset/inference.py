@@ -10,8 +10,9 @@ Whole numbers beyond 2^53 are text as well: float64 does not tell them from thei
 nobody measures so finely. Of a column with fractions or exponents they are numbers all the same.
 
 Whole numbers are points in time since 1970 if their range is one of dates and they are spread like
-times of events. Lists are sequences of elements, or vectors if they are floats and all of one
-length.
+times of events, or patterns of digits such as 20240331 if each is a date of these years. Other
+texts are points in time if one format reads nearly all of them. Lists are sequences of elements, or
+vectors if they are floats and all of one length.
 """
 
 import re
@@ -23,8 +24,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.value_texts import as_float64, texts_of_floats
-from ctr_pipeline.datetime_formats import EPOCH_DIVISORS
+from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO
 from ctr_pipeline.features import WEIGHT_NUMBER, ListSpec, SequenceSpec, VectorSpec
+from ctr_pipeline.kernels.text_buffers import text_buffers
+from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
 from ctr_pipeline.specs.columns import ColumnType
 
 _DECIMAL = (
@@ -61,6 +64,20 @@ _MOST_SPREAD = 15 * 366 * 86_400
 _MOST_DENSE = 0.5
 """Share of the seconds in between that have a value, above which numbers are counted up."""
 _LEAST_TIMES = 50
+_LEAST_DATES = 5
+"""Different whole numbers, each a date, from which none is one by chance."""
+_LEAST_READ = 0.95
+"""Share of the texts of a column that are points in time; others may be `0000-00-00` or `n/a`."""
+_NUM_SHAPES = 20
+"""Different texts whose shapes are tried as formats."""
+_DIGIT_PATTERNS = ("%Y%m%d", "%y%m%d%H", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
+_DATE_ORDERS = (("day", "month", "year"), ("month", "day", "year"), ("year", "month", "day"))
+_DATED = re.compile(
+    r"([0-9]{1,4}|[A-Za-z]{3})([-/. ])([0-9]{1,2}|[A-Za-z]{3})(,? |[-/.])([0-9]{4}|[0-9]{1,2})"
+    r"(?:(,? |T|:|-)([0-9]{1,2})(:[0-9]{2})?(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?"
+    r"( ?(?:Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?))?)?"
+)
+"""A date of three parts with what divides them, and maybe a time of day."""
 _LONGEST_VECTOR = 1024
 _LEAST_COUNTED = 10
 """Rows, below which values may ascend by chance."""
@@ -145,10 +162,113 @@ def _is_clock(present: NDArray[np.int64]) -> bool:
 
 
 def whole_numbers(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray | None:
-    """Texts as int64, if each is digits alone and no more than a point in time has; else None."""
-    if not pc.all(pc.match_substring_regex(texts, r"^([1-9]\d{7,17}|[1-8]\d{18})$")).as_py():
+    """Texts as int64, if each has digits as a point in time since 1970; else None.
+
+    A fraction is dropped.
+    """
+    texts = pc.utf8_trim_whitespace(texts)
+    is_whole = pc.match_substring_regex(texts, r"^([1-9]\d{7,17}|[1-8]\d{18})([.]\d+)?$")
+    if not pc.all(is_whole).as_py():
         return None
-    return texts.cast(pa.int64())
+    return pc.replace_substring_regex(texts, r"[.].*", "").cast(pa.int64())
+
+
+def infer_time(values: pa.Array | pa.ChunkedArray) -> str | None:
+    """The `datetime` format of a column of points in time; None if it is none, or none is sure.
+
+    Args:
+        values: The first rows: texts, integers or floats; NULL where missing.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_floating(values.type):
+        values, has_fraction = texts_of_floats(values)
+        if has_fraction.any():
+            return None
+    texts = values.cast(pa.string())
+    numbers = whole_numbers(texts)
+    found = None if numbers is None else infer_epoch(numbers)
+    if found is None:
+        formats = time_patterns(texts)
+        found = formats[0] if len(formats) == 1 else None
+    return found
+
+
+def time_patterns(texts: pa.Array) -> tuple[str, ...]:
+    """The format `iso` or a pattern by which texts are points in time; empty if they are none.
+
+    More than one where it is not known which number is the day and which one the month.
+
+    Args:
+        texts: string, of one column; NULL where missing.
+    """
+    present = texts.drop_null()
+    different = present.unique()
+    first = [text.strip() for text in different[:_NUM_SHAPES].to_pylist()]
+    if len(different) < 2:
+        return ()
+    if all(text.isdigit() for text in first):
+        return _digit_patterns(different)
+    candidates = dict.fromkeys(format for text in first for format in _formats_like(text))
+    shares = {format: _share_read(present, format) for format in candidates}
+    best = max(shares.values(), default=0.0)
+    return tuple(
+        format for format, share in shares.items() if share == best and share >= _LEAST_READ
+    )
+
+
+def _digit_patterns(different: pa.Array) -> tuple[str, ...]:
+    if len(different) < _LEAST_DATES:
+        return ()
+    for format in _DIGIT_PATTERNS:
+        seconds = parse_seconds(text_buffers(different), format)
+        first, last = int(seconds.min()), int(seconds.max())
+        if _YEARS[0] <= first <= last < _YEARS[1] and last - first <= _MOST_SPREAD:
+            return (format,)
+    return ()
+
+
+def _share_read(present: pa.Array, format: str) -> float:
+    return float((parse_seconds(text_buffers(present), format) != NO_TIME).mean())
+
+
+def _formats_like(text: str) -> list[str]:
+    """Formats by which a text of this shape may tell a point in time, likelier ones first."""
+    if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])", text):
+        return [ISO]
+    shape = _DATED.fullmatch(text)
+    if shape is None:
+        return []
+    gap, hour, minute, second, fraction, half, zone = shape.groups()[5:]
+    time = f"{gap}{'%I' if half else '%H'}" if hour else ""
+    time += ":%M" if minute else ""
+    time += ":%S" if second else ""
+    time += f"{fraction[0]}%f" if fraction else ""
+    time += half[:-2] + "%p" if half else ""
+    time += " %z" if zone and zone[0] == " " else "%z" if zone else ""
+    dates = [_date_like(shape, order) for order in _DATE_ORDERS]
+    return [f"{date}{time}" for date in dates if date is not None]
+
+
+def _date_like(shape: re.Match[str], order: Sequence[str]) -> str | None:
+    """The pattern of a date in this order; None where its parts are not in it."""
+    first, mark, second, other_mark, third = shape.groups()[:5]
+    directives = []
+    for name, part in zip(order, (first, second, third), strict=True):
+        if part.isalpha():
+            directive = "%b" if name == "month" else None
+        elif name == "year":
+            directive = {4: "%Y", 2: "%y"}.get(len(part))
+        else:
+            directive = f"%{name[0]}" if len(part) <= 2 else None
+        if directive is None:
+            return None
+        directives.append(directive)
+    # Points divide days from months in this order alone, and versions: `7.1.12` may be one.
+    is_version = mark == "." and directives[2] == "%y" and shape[7] is None
+    if is_version or (order[0] == "month" and mark == ".") or directives[0] == "%y":
+        return None
+    return f"{directives[0]}{mark}{directives[1]}{other_mark}{directives[2]}"
 
 
 def infer_list(values: pa.Array | pa.ChunkedArray) -> ListSpec | None:

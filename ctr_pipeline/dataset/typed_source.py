@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.arrow_columns import column_type_of, is_time
-from ctr_pipeline.dataset.inference import holds_beyond_floats, infer_epoch, infer_list
+from ctr_pipeline.dataset.inference import holds_beyond_floats, infer_list, infer_time
 from ctr_pipeline.dataset.lists import is_list
 from ctr_pipeline.dataset.source import Place, Source, SourceFile, SourceFormat
 from ctr_pipeline.datetime_formats import ISO
@@ -106,16 +106,17 @@ def _types_of(schema: pa.Schema, head: pa.Table) -> dict[str, ColumnType]:
 
 
 def _times_of(schema: pa.Schema, head: pa.Table) -> dict[str, str]:
-    """Points in time by their type, and integers that look like it."""
+    """Points in time by their type, and numbers and texts that look like it."""
     found = {}
     for name in schema.names:
         kind = schema.field(name).type
+        format = None
         if is_time(kind):
-            found[name] = ISO
-        elif pa.types.is_integer(kind):
-            format = infer_epoch(head.column(name).cast(pa.int64(), safe=False))
-            if format is not None:
-                found[name] = format
+            format = ISO
+        elif column_type_of(kind) is not None:
+            format = infer_time(head.column(name))
+        if format is not None:
+            found[name] = format
     return found
 
 

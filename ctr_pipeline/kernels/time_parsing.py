@@ -13,9 +13,10 @@ from ctr_pipeline.datetime_formats import (
     EPOCH_DIVISORS,
     FIRST_SHORT_YEAR,
     ISO,
-    fixed_format,
+    MONTHS,
+    time_pattern,
 )
-from ctr_pipeline.kernels.compilation import kernel
+from ctr_pipeline.kernels.compilation import kernel, read_only
 from ctr_pipeline.kernels.text_buffers import TextBuffers, is_null
 
 NO_TIME = -(2**62)
@@ -24,7 +25,20 @@ FIRST_SECOND = -62_135_596_800
 LAST_SECOND = 253_402_300_799
 """9999-12-31T23:59:59."""
 
-_ISO_MINUTES, _ISO_SECONDS = 16, 19
+_FRACTION, _HALF, _OFFSET, _MONTH_NAME, _LITERAL = 6, 7, 8, 9, 10
+"""What a part of a pattern is, if no component of a time."""
+_KINDS = {
+    **{letter: place for place, letter in enumerate("YmdHMS")},
+    "y": 0,
+    "I": 3,
+    "f": _FRACTION,
+    "p": _HALF,
+    "z": _OFFSET,
+    "b": _MONTH_NAME,
+    "": _LITERAL,
+}
+_MONTHS = read_only(np.frombuffer("".join(MONTHS).encode(), np.uint8).reshape(12, 3))
+_WRONG = 10**9
 
 
 def parse_seconds(text: TextBuffers, format: str) -> np.ndarray:
@@ -35,11 +49,16 @@ def parse_seconds(text: TextBuffers, format: str) -> np.ndarray:
     elif format in EPOCH_DIVISORS:
         _parse_epoch(text, EPOCH_DIVISORS[format], EPOCH_DIGITS, seconds)
     else:
-        fixed = fixed_format(format)
-        components = np.array(fixed.components, np.int64)
-        literals = np.frombuffer(fixed.literals, np.uint8)
-        first_short_year = FIRST_SHORT_YEAR if fixed.has_short_year else 0
-        _parse_fixed(text, components, literals, first_short_year, seconds)
+        pattern = time_pattern(format)
+        parts = np.array(
+            [
+                (_KINDS[part.letter], ord(part.literal or " "), part.fewest, part.most)
+                for part in pattern.parts
+            ],
+            np.int64,
+        )
+        first_short_year = FIRST_SHORT_YEAR if pattern.has_short_year else 0
+        _parse_pattern(text, parts, first_short_year, seconds)
     return seconds
 
 
@@ -79,116 +98,193 @@ def _digits(data: np.ndarray, start: int, count: int) -> int:
     return number
 
 
+@njit(inline="always")
+def _is_blank(byte: int) -> bool:
+    return bool(byte == 32 or 9 <= byte <= 13)
+
+
+@njit(inline="always")
+def _ends(text: TextBuffers, n: int) -> tuple[int, int]:
+    """Where a text starts and ends without the blanks around it; an empty one if it is missing."""
+    start, end = int(text.offsets[n]), int(text.offsets[n + 1])
+    if is_null(text, n):
+        return start, start
+    while start < end and _is_blank(text.data[start]):
+        start += 1
+    while start < end and _is_blank(text.data[end - 1]):
+        end -= 1
+    return start, end
+
+
 @kernel
-def _iso_seconds(data: np.ndarray, start: int, length: int) -> int:
-    if length != 10 and length < _ISO_MINUTES:
+def _offset_minutes(data: np.ndarray, place: int, end: int) -> int:
+    """Minutes ahead of UTC of an offset that goes to the end, or _WRONG."""
+    length = end - place
+    if length == 1 and data[place] == 90:
+        return 0
+    if length == 3 and data[place] == 85 and data[place + 1] == 84 and data[place + 2] == 67:
+        return 0
+    if length < 3 or (data[place] != 43 and data[place] != 45):
+        return _WRONG
+    if length not in {3, 5} and not (length == 6 and data[place + 3] == 58):
+        return _WRONG
+    hours = _digits(data, place + 1, 2)
+    minutes = 0 if length == 3 else _digits(data, end - 2, 2)
+    if hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
+        return _WRONG
+    sign = -1 if data[place] == 45 else 1
+    return int(sign * (60 * hours + minutes))
+
+
+@njit(inline="always")
+def _point(date: tuple[int, int, int], hour: int, minute: int, second: int, offset: int) -> int:
+    """Seconds since 1970 of a date, a time of day and an offset; NO_TIME if one is wrong."""
+    if not (0 <= hour <= 23 and 0 <= minute <= 59 and 0 <= second <= 59) or offset == _WRONG:
+        return NO_TIME
+    seconds = _seconds_of(date[0], date[1], date[2], 3600 * hour + 60 * minute + second)
+    return NO_TIME if seconds == NO_TIME else _bounded(seconds - 60 * offset)
+
+
+@kernel
+def _iso_seconds(data: np.ndarray, start: int, end: int) -> int:
+    length = end - start
+    if length < 10 or length in {11, 12}:
         return NO_TIME
     if data[start + 4] != 45 or data[start + 7] != 45:
         return NO_TIME
-    year, month = _digits(data, start, 4), _digits(data, start + 5, 2)
-    day = _digits(data, start + 8, 2)
+    date = (
+        _digits(data, start, 4),
+        _digits(data, start + 5, 2),
+        _digits(data, start + 8, 2),
+    )
     if length == 10:
-        midnight: int = _seconds_of(year, month, day, 0)
-        return midnight
-    if (data[start + 10] != 84 and data[start + 10] != 32) or data[start + 13] != 58:
+        return int(_point(date, 0, 0, 0, 0))
+    if data[start + 10] != 84 and data[start + 10] != 32:
         return NO_TIME
-    hour, minute, second = _digits(data, start + 11, 2), _digits(data, start + 14, 2), 0
-    place, end = start + _ISO_MINUTES, start + length
-    if place < end and data[place] == 58:
-        if end - place < 3:
+    hour, minute, second, offset = _digits(data, start + 11, 2), 0, 0, 0
+    place = start + 13
+    if place < end:
+        if data[place] != 58 or end - place < 3:
             return NO_TIME
-        second = _digits(data, place + 1, 2)
-        place = start + _ISO_SECONDS
-        if place < end and data[place] == 46:
-            first = place + 1
-            place = first
-            while place < end and 48 <= data[place] <= 57:
-                place += 1
-            if place == first or place - first > 9:
+        minute = _digits(data, place + 1, 2)
+        place += 3
+        if place < end and data[place] == 58:
+            if end - place < 3:
                 return NO_TIME
-    offset = 0
-    if place < end and data[place] == 90:
-        place += 1
-    elif place < end and (data[place] == 43 or data[place] == 45):
-        has_colon = end - place == 6 and data[place + 3] == 58
-        if end - place != 5 and not has_colon:
-            return NO_TIME
-        hours, minutes = _digits(data, place + 1, 2), _digits(data, end - 2, 2)
-        if hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
-            return NO_TIME
-        offset = 60 * hours + minutes
-        if data[place] == 45:
-            offset = -offset
-        place = end
-    if place != end or not (0 <= hour <= 23 and 0 <= minute <= 59 and 0 <= second <= 59):
-        return NO_TIME
-    seconds = _seconds_of(year, month, day, 3600 * hour + 60 * minute + second)
-    return NO_TIME if seconds == NO_TIME else _bounded(seconds - 60 * offset)
+            second = _digits(data, place + 1, 2)
+            place += 3
+            if place < end and (data[place] == 46 or data[place] == 44):
+                first = place + 1
+                place = first
+                while place < end and 48 <= data[place] <= 57:
+                    place += 1
+                if place == first or place - first > 9:
+                    return NO_TIME
+        if place < end:
+            offset = _offset_minutes(data, place + 1 if data[place] == 32 else place, end)
+    return int(_point(date, hour, minute, second, offset))
 
 
 @kernel
 def _parse_iso(text: TextBuffers, seconds: np.ndarray) -> None:
     for n in range(len(seconds)):
-        start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
-        seconds[n] = NO_TIME if is_null(text, n) else _iso_seconds(text.data, start, end - start)
+        start, end = _ends(text, n)
+        seconds[n] = _iso_seconds(text.data, start, end)
+
+
+@kernel
+def _epoch_seconds(data: np.ndarray, start: int, end: int, divisor: int, max_digits: int) -> int:
+    is_negative = start < end and data[start] == 45
+    first = start + 1 if is_negative else start
+    place, number = first, 0
+    while place < end and place - first < max_digits and 48 <= data[place] <= 57:
+        number = 10 * number + int(data[place]) - 48
+        place += 1
+    num_digits = place - first
+    if num_digits == 0 or (num_digits == max_digits and data[first] == 57):  # 9: beyond int64
+        return NO_TIME
+    if place < end:
+        if data[place] != 46 or place + 1 == end:
+            return NO_TIME
+        for behind in range(place + 1, end):
+            if data[behind] < 48 or data[behind] > 57:
+                return NO_TIME
+    return int(_bounded((-number if is_negative else number) // divisor))
 
 
 @kernel
 def _parse_epoch(text: TextBuffers, divisor: int, max_digits: int, seconds: np.ndarray) -> None:
     for n in range(len(seconds)):
-        start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
-        seconds[n] = NO_TIME
-        if is_null(text, n) or start == end:
-            continue
-        is_negative = text.data[start] == 45
-        first = start + 1 if is_negative else start
-        num_digits = end - first
-        if num_digits < 1 or num_digits > max_digits:
-            continue
-        if num_digits == max_digits and text.data[first] == 57:  # 9 in front: beyond int64.
-            continue
-        number = _digits_of_epoch(text.data, first, end)
-        if number >= 0:
-            seconds[n] = _bounded((-number if is_negative else number) // divisor)
+        start, end = _ends(text, n)
+        point = _epoch_seconds(text.data, start, end, divisor, max_digits)
+        seconds[n] = _iso_seconds(text.data, start, end) if point == NO_TIME else point
 
 
 @njit(inline="always")
-def _digits_of_epoch(data: np.ndarray, first: int, end: int) -> int:
-    number = 0
-    for place in range(first, end):
-        digit = int(data[place]) - 48
-        if digit < 0 or digit > 9:
-            return -1
-        number = 10 * number + digit
-    return number
+def _small(byte: int) -> int:
+    return int(byte) + 32 if 65 <= byte <= 90 else int(byte)
 
 
 @kernel
-def _parse_fixed(
-    text: TextBuffers,
-    components: np.ndarray,
-    literals: np.ndarray,
-    first_short_year: int,
-    seconds: np.ndarray,
+def _pattern_seconds(
+    text: TextBuffers, n: int, parts: np.ndarray, first_short_year: int, numbers: np.ndarray
+) -> int:
+    data, (place, end) = text.data, _ends(text, n)
+    numbers[:] = 0
+    offset, half = 0, -1
+    for part in range(len(parts)):
+        kind, fewest, most = parts[part, 0], parts[part, 2], parts[part, 3]
+        if kind <= _FRACTION:
+            first, number = place, 0
+            while place < end and place - first < most and 48 <= data[place] <= 57:
+                number = 10 * number + int(data[place]) - 48
+                place += 1
+            if place - first < fewest:
+                return NO_TIME
+            numbers[kind] = number
+        elif kind == _OFFSET:
+            offset = _offset_minutes(data, place, end)
+            place = end
+        elif kind == _MONTH_NAME:
+            if end - place < 3:
+                return NO_TIME
+            for month in range(12):
+                if (
+                    _small(data[place]) == _MONTHS[month, 0]
+                    and _small(data[place + 1]) == _MONTHS[month, 1]
+                    and _small(data[place + 2]) == _MONTHS[month, 2]
+                ):
+                    numbers[1] = month + 1
+            place += 3
+        elif kind == _HALF:
+            if end - place < 2 or _small(data[place + 1]) != 109:
+                return NO_TIME
+            half = 0 if _small(data[place]) == 97 else 1 if _small(data[place]) == 112 else 2
+            place += 2
+        else:
+            if place == end or data[place] != parts[part, 1]:
+                return NO_TIME
+            place += 1
+    if place != end or half == 2:
+        return NO_TIME
+    if first_short_year:
+        numbers[0] += 1900 if numbers[0] >= first_short_year else 2000
+    hour = numbers[3]
+    if half >= 0:
+        if hour < 1 or hour > 12:
+            return NO_TIME
+        hour = hour % 12 + 12 * half
+    date = (numbers[0], numbers[1], numbers[2])
+    return int(_point(date, hour, numbers[4], numbers[5], offset))
+
+
+@kernel
+def _parse_pattern(
+    text: TextBuffers, parts: np.ndarray, first_short_year: int, seconds: np.ndarray
 ) -> None:
-    numbers = np.zeros(6, np.int64)
+    numbers = np.zeros(_FRACTION + 1, np.int64)
     for n in range(len(seconds)):
-        start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
-        seconds[n] = NO_TIME
-        if is_null(text, n) or end - start != len(components):
-            continue
-        numbers[:] = 0
-        is_good = True
-        for place in range(len(components)):
-            byte, component = text.data[start + place], components[place]
-            if component < 0:
-                is_good = is_good and bool(byte == literals[place])
-            else:
-                digit = int(byte) - 48
-                is_good = is_good and 0 <= digit <= 9
-                numbers[component] = 10 * numbers[component] + digit
-        if first_short_year:
-            numbers[0] += 1900 if numbers[0] >= first_short_year else 2000
-        if is_good and numbers[3] <= 23 and numbers[4] <= 59 and numbers[5] <= 59:
-            second = 3600 * numbers[3] + 60 * numbers[4] + numbers[5]
-            seconds[n] = _seconds_of(numbers[0], numbers[1], numbers[2], second)
+        seconds[n] = _pattern_seconds(text, n, parts, first_short_year, numbers)
+        if seconds[n] == NO_TIME:
+            start, end = _ends(text, n)
+            seconds[n] = _iso_seconds(text.data, start, end)

@@ -1,12 +1,20 @@
 """Whole numbers that are points in time, and lists that are sequences or vectors."""
 
+from datetime import UTC, datetime, timedelta
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from ctr_pipeline.config.models import DataConfig
-from ctr_pipeline.dataset.inference import infer_epoch, infer_list, whole_numbers
+from ctr_pipeline.dataset.inference import (
+    infer_epoch,
+    infer_list,
+    infer_time,
+    time_patterns,
+    whole_numbers,
+)
 from ctr_pipeline.dataset.inspection import inspect_source
 from ctr_pipeline.features import SequenceSpec, VectorSpec
 
@@ -43,12 +51,65 @@ def test_epochs(values, expected):
     assert infer_epoch(pa.array([*values, None], pa.int64())) == expected
 
 
+MOMENTS = [datetime(2024, 3, 1, tzinfo=UTC) + timedelta(minutes=97 * n) for n in range(400)]
+
+
 @pytest.mark.parametrize(
-    "texts", [["1709251200.0"], [" 1709251200"], ["-1"], ["1e9"], ["0170925120"]]
+    ("written", "expected"),
+    [
+        ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S"),
+        ("%d/%m/%Y", "%d/%m/%Y"),
+        ("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M:%S %p"),
+        ("%m/%d/%y %H:%M", "%m/%d/%y %H:%M"),
+        ("%d-%b-%Y", "%d-%b-%Y"),
+        ("%b %d, %Y %I:%M%p", "%b %d, %Y %I:%M%p"),
+        ("%d/%b/%Y:%H:%M:%S +0200", "%d/%b/%Y:%H:%M:%S %z"),
+        ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S.%f"),
+        ("%Y%m%d", "%Y%m%d"),
+        ("%y%m%d%H", "%y%m%d%H"),
+        ("%Y%m%d%H%M%S", "%Y%m%d%H%M%S"),
+        (" %Y-%m-%d %H:%M:%S UTC", "iso"),
+        ("%Y-%m-%d %H:%M:%S+00", "iso"),
+        # Versions, and what no calendar has.
+        ("%d.%m.%y", None),
+        ("%H.%M.%S", None),
+        ("%Y%m32", None),
+        ("%Y-%m-%d-%H", None),
+    ],
 )
+def test_patterns_of_dates(written, expected):
+    texts = [moment.strftime(written) for moment in MOMENTS]
+    assert infer_time(pa.array([*texts, None])) == expected
+    assert infer_time(pa.array([*texts, *["n/a"] * 15])) == (
+        None if texts[0].isdigit() else expected
+    )
+    assert infer_time(pa.array([*texts, *["n/a"] * 40])) is None
+
+
+@pytest.mark.parametrize("written", ["%d/%m/%Y", "%m-%d-%Y %H:%M"])
+def test_day_and_month_that_no_value_tells_apart_are_not_guessed(written):
+    texts = pa.array([moment.strftime(written) for moment in MOMENTS if moment.day <= 12])
+    assert len(time_patterns(texts)) == 2
+    assert infer_time(texts) is None
+
+
+def test_dates_of_spreadsheets_have_no_zeros_in_front():
+    texts = [f"{one.month}/{one.day}/{one.year} {one.hour}:{one.minute:02d}" for one in MOMENTS]
+    assert infer_time(pa.array(texts)) == "%m/%d/%Y %H:%M"
+
+
+def test_epochs_may_be_floats():
+    assert infer_time(pa.array(CLICKS.astype(float))) == "epoch_seconds"
+    assert infer_time(pa.array([f"{click}.0" for click in CLICKS])) == "epoch_seconds"
+    assert infer_time(pa.array([f" {click}.25" for click in CLICKS])) == "epoch_seconds"
+    assert infer_time(pa.array(CLICKS + 0.25)) is None
+
+
+@pytest.mark.parametrize("texts", [["1709251200."], ["-1"], ["1e9"], ["0170925120"]])
 def test_only_digits_are_whole_numbers(texts):
     assert whole_numbers(pa.array(texts)) is None
-    assert whole_numbers(pa.array(["1709251200", None])).to_pylist() == [1_709_251_200, None]
+    known = whole_numbers(pa.array(["1709251200", " 1709251200.75", None]))
+    assert known.to_pylist() == [1_709_251_200, 1_709_251_200, None]
 
 
 def test_whole_numbers_are_as_long_as_int64_holds():
@@ -102,6 +163,7 @@ def test_of_parquet_by_type_and_of_text_by_digits(tmp_path):
     source = inspect_source(DataConfig(train=str(tmp_path / "rows.parquet")))
     assert source.times == {
         "clicked": "epoch_seconds",
+        "as_float": "epoch_seconds",
         "user_id": "epoch_seconds",
         "stamp": "iso",
     }

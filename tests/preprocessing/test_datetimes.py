@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.datetime_formats import check_format
+from ctr_pipeline.datetime_formats import check_format, iso_seconds
 from ctr_pipeline.kernels.arrow_values import text_column
 from ctr_pipeline.kernels.text_buffers import text_buffers
 from ctr_pipeline.kernels.time_parsing import (
@@ -32,6 +33,8 @@ FORMATS = (
     "%Y%m%d%H%M%S",
     "%y%m%d%H",
     "%%%H:%M %Y-%m-%d",
+    "%m/%d/%Y %I:%M:%S %p",
+    "%d-%b-%y %H:%M:%S.%f %z",
 )
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,6 +45,7 @@ def parts_of(format):
     return everything if format == "iso" else [("hour_of_week", 0), ("minute", -570)]
 
 
+@cache
 def served_by(format):
     layers = [
         Age(86_400 * 20_000, format, dtype="float64"),
@@ -54,7 +58,6 @@ def served_by(format):
     )
 
 
-LAYERS = {format: served_by(format) for format in FORMATS}
 MOMENTS = st.datetimes(
     min_value=EPOCH.replace(year=1, day=2, tzinfo=None),
     max_value=EPOCH.replace(year=9999, month=12, day=30, tzinfo=None),
@@ -68,7 +71,7 @@ def seconds_of(texts, format):
 
 def assert_equal_faces(texts, format):
     seconds = seconds_of(texts, format)
-    served = [tensor.numpy() for tensor in LAYERS[format](tf.constant(texts, tf.string))]
+    served = [tensor.numpy() for tensor in served_by(format)(tf.constant(texts, tf.string))]
     np.testing.assert_array_equal(ages(seconds, 86_400 * 20_000), served.pop(0))
     for part, offset in parts_of(format):
         ids = part_ids(seconds, part, offset, missing_id=PART_SIZES[part])
@@ -136,6 +139,10 @@ PIECES = [
     "-2359",
     "+2400",
     "+0060",
+    " +01",
+    " UTC",
+    ",25",
+    "23",
     "0000",
     "1970-01-01",
     "\n",
@@ -150,6 +157,9 @@ ALMOST = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 @settings(max_examples=200)
 @given(texts=st.lists(st.one_of(ALMOST, st.text(max_size=30)), min_size=1, max_size=10))
 @example(texts=["2024-02-30", "2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "0000-01-01"])
+@example(
+    texts=["2024-05-01 10", "2024-05-01 10:00:00+00", "2024-05-01 10:00:00 UTC", "\t2024-05-01 "]
+)
 @example(texts=["0001-01-01T00:00+23:59", "9999-12-31T23:59-23:59", "0001-01-01", "9999-12-31"])
 @example(texts=["2024-01-01T10:20\n", "2024-01-01\n", " 2024-01-01", "2024-01-01T10:20:30.", "-"])
 @example(
@@ -187,14 +197,51 @@ def test_epochs_are_divided_downwards(numbers):
 
 
 @settings(max_examples=60)
-@given(moment=MOMENTS)
-def test_patterns_are_what_python_reads(moment):
+@given(moment=MOMENTS, offset=OFFSETS)
+def test_patterns_are_what_python_reads(moment, offset):
+    moment = moment.replace(tzinfo=timezone(timedelta(minutes=offset)))
     for format in FORMATS[4:]:
         text = moment.strftime(format.replace("%Y", f"{moment.year:04d}"))
-        expected = datetime.strptime(text, format).replace(tzinfo=UTC)
-        (seconds,) = assert_equal_faces([text.encode()], format)
-        assert seconds == (expected - EPOCH) // timedelta(seconds=1)
-        assert_equal_faces([text.encode() + b"\n", text.encode()[:-1], b"x" * len(text)], format)
+        expected = datetime.strptime(text, format)  # noqa: DTZ007  some formats have no zone
+        expected = expected if expected.tzinfo else expected.replace(tzinfo=UTC)
+        wanted = (expected - EPOCH) // timedelta(seconds=1)
+        for same in (text, text.upper(), text.lower(), f" {text}\t"):
+            (seconds,) = assert_equal_faces([same.encode()], format)
+            assert seconds == wanted
+        almost = [text + "\n", text[:-1], "x" * len(text), text.replace("0", "", 1), text + "0"]
+        assert_equal_faces([one.encode() for one in almost], format)
+
+
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ("1/5/2024 3:07 PM", "%m/%d/%Y %I:%M %p"),
+        ("01/05/2024 03:07 pm", "%m/%d/%Y %I:%M %p"),
+        ("5.1.24 15:07", "%d.%m.%y %H:%M"),
+        ("05-JAN-2024 15:07:00.250", "%d-%b-%Y %H:%M:%S.%f"),
+        ("5/Jan/2024:17:07:00 +0200", "%d/%b/%Y:%H:%M:%S %z"),
+        ("2024-01-05 15:07:00", "%d.%m.%Y"),
+        ("2024-01-05 15:07:00", "epoch_seconds"),
+        ("1704467220.75", "epoch_seconds"),
+        ("2024-01-05 15:07:00,123", "iso"),
+        ("2024-01-05 15:07:00+00", "iso"),
+        ("2024-01-05 16:07:00.5 +01:00", "iso"),
+        ("2024-01-05 15:07:00 UTC", "iso"),
+    ],
+)
+def test_one_moment_in_many_writings(text, format):
+    (seconds,) = assert_equal_faces([text.encode()], format)
+    assert seconds == 1_704_467_220
+
+
+@settings(max_examples=200)
+@given(text=ALMOST)
+def test_dates_of_a_config_are_those_of_rows(text):
+    (seconds,) = seconds_of([text.encode()], "iso")
+    try:
+        assert iso_seconds(text) in {seconds} | set(range(FIRST_SECOND - 86_400, FIRST_SECOND))
+    except ValueError:
+        assert seconds == NO_TIME
 
 
 def test_integers_and_missing_texts():
@@ -207,8 +254,12 @@ def test_integers_and_missing_texts():
 @pytest.mark.parametrize(
     ("format", "message"),
     [
-        ("%d.%m", "needs %Y or %y, %m and %d"),
-        ("%Y-%m-%d %I", "has %I"),
+        ("%d.%m", "needs %Y or %y, %m or %b, and %d"),
+        ("%Y-%m-%d %I", "needs %I and %p together"),
+        ("%Y-%m-%d %H %I %p", "the hour twice"),
+        ("%Y-%m-%d %j", "has %j"),
+        ("%Y-%m-%d %f%H", "digits right behind %f"),
+        ("%z %Y-%m-%d", "something behind %z"),
         ("%Y-%m-%d %y", "the year twice"),
         ("%Y-%m-%d %", "has %,"),
         ("%Y年%m%d", "only ASCII"),

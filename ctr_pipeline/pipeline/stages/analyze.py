@@ -22,6 +22,7 @@ from ctr_pipeline.analysis.engine_protocol import AcceptLabels, Engine, LabelCou
 from ctr_pipeline.analysis.text_numbers import CountsOf, collect_text_numbers
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import DataConfig, RuntimeConfig
+from ctr_pipeline.dataset.inference import time_patterns
 from ctr_pipeline.dataset.ingest import RowsToRead, ingest, lacks_class
 from ctr_pipeline.dataset.ingested import IngestedRows, load_ingested
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
@@ -622,9 +623,11 @@ def _notes_of_unreadable(
         known = statistics.column(column)
         num_present = known.count - known.num_missing
         if num_unreadable == num_present > 0:
+            formats_read = time_patterns(next(iter(counts_of(column))).values.cast(pa.string()))
+            another = ", ".join(formats_read) or "'%d.%m.%Y %H:%M' or epoch_seconds"
             message = (
                 f"none of the texts of column '{column}' tells a time in the format '{format}'; "
-                f"give another `format`, such as '%d.%m.%Y %H:%M' or epoch_seconds"
+                f"give another `format`, such as {another}"
             )
             problems.append(loaded.problem_at("features", message))
         elif num_unreadable:

@@ -3,18 +3,22 @@
 All arithmetic is in whole numbers, as in the kernels; see `datetime_kernels`.
 """
 
+import re
 from pathlib import Path
 from typing import Any, Self
 
 import tensorflow as tf
 
 from ctr_pipeline.datetime_formats import (
+    COMPONENTS,
     EPOCH_DIGITS,
     EPOCH_DIVISORS,
     FIRST_SHORT_YEAR,
     ISO,
+    ISO_REGEX,
+    MONTHS,
     check_format,
-    fixed_format,
+    time_pattern,
 )
 from ctr_pipeline.kernels.time_parsing import FIRST_SECOND, LAST_SECOND, NO_TIME
 from ctr_pipeline.preprocessing.layers.raw_layer import (
@@ -26,11 +30,7 @@ from ctr_pipeline.preprocessing.layers.raw_layer import (
 from ctr_pipeline.transforms.age import AgeStep
 from ctr_pipeline.transforms.datetime import PART_SIZES, DatetimePartStep
 
-_ISO_REGEX = (
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?"
-)
-_EPOCH_REGEX = rf"-?([0-9]{{1,{EPOCH_DIGITS - 1}}}|[0-8][0-9]{{{EPOCH_DIGITS - 1}}})"
+_EPOCH_REGEX = rf"-?([0-9]{{1,{EPOCH_DIGITS - 1}}}|[0-8][0-9]{{{EPOCH_DIGITS - 1}}})(\.[0-9]+)?"
 _DAYS_OF_MONTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -42,12 +42,7 @@ class _DatetimeLayer(ElementwiseLayer):
         self.format = check_format(format)
 
     def _seconds(self, values: tf.Tensor) -> tf.Tensor:
-        text = as_text(values)
-        if self.format == ISO:
-            return _iso_seconds(text)
-        if self.format in EPOCH_DIVISORS:
-            return _epoch_seconds(text, EPOCH_DIVISORS[self.format])
-        return _fixed_seconds(text, self.format)
+        return _seconds_of(as_text(values), self.format)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -152,60 +147,64 @@ class Age(_DatetimeLayer):
         return {**super().get_config(), "at_seconds": self.at_seconds}
 
 
-def _iso_seconds(text: tf.Tensor) -> tf.Tensor:
-    is_iso = tf.strings.regex_full_match(text, _ISO_REGEX)
-    # From here on every text is good, and each step brings it nearer to YYYY-MM-DDTHH:MM:SS+HHMM.
-    full = tf.where(is_iso, text, "1970-01-01")
-    full = tf.where(tf.equal(tf.strings.length(full), 10), full + "T00:00", full)
-    full = tf.strings.regex_replace(full, r"^(.{16})((Z|[+-][0-9]{2}:?[0-9]{2})?)$", r"\1:00\2")
-    full = tf.strings.regex_replace(full, r"\.[0-9]+", "")
-    full = tf.where(tf.equal(tf.strings.length(full), 19), full + "Z", full)
-    full = tf.strings.regex_replace(full, r"Z$", "+0000")
-    full = tf.strings.regex_replace(full, r"^(.{19})([+-][0-9]{2}):([0-9]{2})$", r"\1\2\3")
-
-    def number(start: int, width: int) -> tf.Tensor:
-        return tf.strings.to_number(tf.strings.substr(full, start, width), tf.int64)
-
-    hours, minutes = number(20, 2), number(22, 2)
-    is_west = tf.equal(tf.strings.substr(full, 19, 1), "-")
-    offset = 60 * hours + minutes
-    local = _civil_seconds(
-        [number(*place) for place in ((0, 4), (5, 2), (8, 2))],
-        number(11, 2),
-        number(14, 2),
-        number(17, 2),
-    )
-    seconds = local - 60 * tf.where(is_west, -offset, offset)
-    is_good = is_iso & tf.not_equal(local, NO_TIME) & (hours <= 23) & (minutes <= 59)
-    return _bounded(seconds, is_good)
+def _seconds_of(text: tf.Tensor, format: str) -> tf.Tensor:
+    text = tf.strings.strip(text)
+    iso = _regex_seconds(text, ISO_REGEX)
+    if format == ISO:
+        return iso
+    if format in EPOCH_DIVISORS:
+        seconds = _epoch_seconds(text, EPOCH_DIVISORS[format])
+    else:
+        pattern = time_pattern(format)
+        seconds = _regex_seconds(text, pattern.regex, has_short_year=pattern.has_short_year)
+    return tf.where(tf.equal(seconds, NO_TIME), iso, seconds)
 
 
 def _epoch_seconds(text: tf.Tensor, divisor: int) -> tf.Tensor:
     is_number = tf.strings.regex_full_match(text, _EPOCH_REGEX)
-    number = tf.strings.to_number(tf.where(is_number, text, "0"), tf.int64)
+    whole = tf.strings.regex_replace(tf.where(is_number, text, "0"), r"\..*", "")
+    number = tf.strings.to_number(whole, tf.int64)
     return _bounded(tf.math.floordiv(number, tf.constant(divisor, tf.int64)), is_number)
 
 
-def _fixed_seconds(text: tf.Tensor, format: str) -> tf.Tensor:
-    fixed = fixed_format(format)
-    is_good = tf.strings.regex_full_match(text, f"(?s){fixed.regex}")
-    zeros = bytes(
-        literal if component < 0 else ord("0")
-        for component, literal in zip(fixed.components, fixed.literals, strict=True)
-    )
-    good = tf.where(is_good, text, zeros)
+def _regex_seconds(text: tf.Tensor, regex: str, *, has_short_year: bool = False) -> tf.Tensor:
+    """Of texts that a regular expression takes apart, by the names of its groups."""
+    is_good = tf.strings.regex_full_match(text, f"(?s:{_plain(regex, '')})")
 
-    def number(component: int) -> tf.Tensor:
-        if component not in fixed.components:
-            return tf.zeros_like(is_good, tf.int64)
-        start, width = fixed.components.index(component), fixed.components.count(component)
-        return tf.strings.to_number(tf.strings.substr(good, start, width), tf.int64)
+    def part(name: str) -> tf.Tensor:
+        """What a group took; empty without one."""
+        if f"(?P<{name}>" not in regex:
+            return tf.zeros_like(text)
+        found = tf.strings.regex_replace(text, f"(?s)^{_plain(regex, name)}$", r"\1")
+        return tf.where(is_good, found, "")
 
-    year = number(0)
-    if fixed.has_short_year:
+    def number(name: str) -> tf.Tensor:
+        digits = part(name)
+        return tf.strings.to_number(tf.where(tf.equal(digits, ""), "0", digits), tf.int64)
+
+    year, month, day, hour, minute, second = (number(name) for name in COMPONENTS)
+    if has_short_year:
         year += tf.where(year >= FIRST_SHORT_YEAR, tf.constant(1900, tf.int64), 2000)
-    seconds = _civil_seconds([year, number(1), number(2)], number(3), number(4), number(5))
-    return tf.where(is_good, seconds, tf.constant(NO_TIME, tf.int64))
+    if "(?P<month_name>" in regex:
+        name = tf.strings.lower(part("month_name"))
+        month = tf.add_n(
+            [place * tf.cast(tf.equal(name, one), tf.int64) for place, one in enumerate(MONTHS, 1)]
+        )
+    if "(?P<half>" in regex:
+        is_good &= (hour >= 1) & (hour <= 12)
+        is_late = tf.equal(tf.strings.lower(part("half")), "p")
+        hour = hour % 12 + 12 * tf.cast(is_late, tf.int64)
+    local = _civil_seconds([year, month, day], hour, minute, second)
+    hours, minutes = number("offset_hours"), number("offset_minutes")
+    offset = 60 * (60 * hours + minutes)
+    seconds = local - tf.where(tf.equal(part("sign"), "-"), -offset, offset)
+    is_good &= tf.not_equal(local, NO_TIME) & (hours <= 23) & (minutes <= 59)
+    return _bounded(seconds, is_good)
+
+
+def _plain(regex: str, name: str) -> str:
+    """The regular expression with one of its named groups as the first one, without the others."""
+    return re.sub(r"\(\?P<\w+>", "(?:", regex.replace(f"(?P<{name}>", "("))
 
 
 def _civil_seconds(
