@@ -71,7 +71,8 @@ class ReadingKeyError(DataError):
     ) -> None:
         self.key = key
         self.value = value
-        super().__init__(message, place=place, remedy=f"Set data.{key}: {value}{otherwise}")
+        written = f'"{value}"' if value == "'" else value
+        super().__init__(message, place=place, remedy=f"Set data.{key}: {written}{otherwise}")
 
 
 class NoSuchFileError(DataError):

@@ -188,7 +188,8 @@ def _all_missing(column: ColumnStatistics) -> str | None:
 
 def _patterns_of(column: ColumnStatistics) -> tuple[str, ...]:
     """Formats by which the column's most frequent values are points in time."""
-    return time_patterns(pa.array([top.value for top in column.top_values], pa.string()))
+    texts = pa.array([top.value for top in column.top_values], pa.string())
+    return time_patterns(texts, np.array([top.count for top in column.top_values], np.int64))
 
 
 def _parts_of_time(column: ColumnStatistics, format: str) -> tuple[DatetimePart, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
@@ -38,11 +39,13 @@ _SAID = {
     "format": "auto finds it",
     "record": "auto finds it",
     "delimiter": "null finds it",
-    "quote": "null: no character quotes",
+    "quote": "around values; null: nothing",
     "bad_rows": "fail | skip",
     "max_bad_fraction": "skip no more than this share",
 }
 """Comments on keys that stand in a config only if they were given."""
+_NAN = ("nan", "NaN")
+"""How Python writes NaN, and how most others do."""
 _COMMENT_COLUMN = 60
 """Comments begin here, unless the line is longer."""
 
@@ -112,8 +115,8 @@ def init_config(
         values = choose_label_values(source, label, positive)
     section: dict[str, Any] = {"train": data, "label": label}
     section |= {key: getattr(given, key) for key in said_keys(None, settings)}
-    found = {"skip_lines": read_by.skip_lines, "escape": read_by.escape}
-    section |= {key: value for key, value in found.items() if value}
+    found = {"skip_lines": read_by.skip_lines, "escape": read_by.escape, "quote": read_by.quote}
+    section |= {key: value for key, value in found.items() if value != getattr(given, key)}
     if values is not None:
         section |= {"positive": values.positive, "negative": values.negative}
     if columns is not None:
@@ -238,6 +241,13 @@ def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
         f"'{name}' holds {one.reason}: data.missing_values lists that now"
         for name, one in with_words.items()
     ]
+    for name, kind in source.inferred_types.items():
+        if kind is ColumnType.NUMBER and name != label and _has_nan_among_ids(source, name):
+            words = list(dict.fromkeys((*words, *_NAN)))
+            notes.append(
+                f"'{name}' holds whole numbers and NaN, which would be one of them if they are "
+                "ids: data.missing_values lists it now"
+            )
     texts = [
         name
         for name, kind in source.inferred_types.items()
@@ -253,6 +263,12 @@ def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
         verb = "means" if len(words) == 1 else "mean"
         notes.append(f"{quoted} {verb} missing in {', '.join(also)} as well")
     return words, notes
+
+
+def _has_nan_among_ids(source: Source, name: str) -> bool:
+    numbers = source.head.column(name).drop_null().to_numpy()
+    finite = numbers[np.isfinite(numbers)]
+    return bool(np.isnan(numbers).any() and (np.floor(finite) == finite).all())
 
 
 def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> str:

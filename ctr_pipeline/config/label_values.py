@@ -12,6 +12,7 @@ _OPPOSITES = (
     ("1", "-1"),
 )
 """Values of label 1 and of label 0 that need no explanation, as `LabelValues` compares them."""
+_LABELS = frozenset({0.0, 1.0})
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,20 @@ class LabelValues:
             return 1.0
         return 0.0 if value == _canonical(self.negative) else None
 
+    def read(self, text: str) -> float | None:
+        """1 or 0 of a label, also of one that other files may hold; None for any other text.
+
+        True is 1 and false is 0, as in other columns; and 1 and 0 mean themselves where no label
+        is written as one of them.
+        """
+        worth, yes, no = (_worth(one) for one in (text, self.positive, self.negative))
+        if worth == yes:
+            return 1.0
+        if worth == no:
+            return 0.0
+        means_itself = worth in _LABELS and _LABELS.isdisjoint({yes, no})
+        return float(worth) if means_itself else None
+
 
 def as_written(value: object) -> object:
     """A number or boolean of YAML as the text that it is compared as; anything else as it is."""
@@ -58,6 +73,11 @@ def find_label_values(texts: Collection[str]) -> LabelValues | None:
         if texts and None not in written:
             return LabelValues(written.get(1.0, yes), written.get(0.0, no))
     return None
+
+
+def _worth(text: str) -> str | float:
+    value = _canonical(text)
+    return {"true": 1.0, "false": 0.0}.get(value, value) if isinstance(value, str) else value
 
 
 def _canonical(text: str) -> str | float:

@@ -276,7 +276,7 @@ def parse_labels(
     whole = pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
     trimmed = pc.utf8_trim_whitespace(missing_to_null(whole, missing_values))
     found = missing_to_null(trimmed, missing_values).dictionary_encode()
-    known = [values.number_of(text) for text in found.dictionary.to_pylist()]
+    known = [values.read(text) for text in found.dictionary.to_pylist()]
     numbers = pc.take(pa.array(known, pa.float64()), found.indices)
     return numbers, pc.and_(pc.is_valid(found), pc.is_null(numbers))
 

@@ -185,7 +185,10 @@ def infer_time(values: pa.Array | pa.ChunkedArray) -> str | None:
         values, has_fraction = texts_of_floats(values)
         if has_fraction.any():
             return None
-    texts = values.cast(pa.string())
+    try:
+        texts = values.cast(pa.string())
+    except pa.ArrowInvalid:  # bytes that are no UTF-8
+        return None
     numbers = whole_numbers(texts)
     found = None if numbers is None else infer_epoch(numbers)
     if found is None:
@@ -194,23 +197,24 @@ def infer_time(values: pa.Array | pa.ChunkedArray) -> str | None:
     return found
 
 
-def time_patterns(texts: pa.Array) -> tuple[str, ...]:
+def time_patterns(texts: pa.Array, num_rows: NDArray[np.int64] | None = None) -> tuple[str, ...]:
     """The format `iso` or a pattern by which texts are points in time; empty if they are none.
 
     More than one where it is not known which number is the day and which one the month.
 
     Args:
         texts: string, of one column; NULL where missing.
+        num_rows: int64, rows of each text; one without it.
     """
-    present = texts.drop_null()
-    different = present.unique()
+    different = texts.drop_null().unique()
     first = [text.strip() for text in different[:_NUM_SHAPES].to_pylist()]
     if len(different) < 2:
         return ()
     if all(text.isdigit() for text in first):
         return _digit_patterns(different)
     candidates = dict.fromkeys(format for text in first for format in _formats_like(text))
-    shares = {format: _share_read(present, format) for format in candidates}
+    weights = np.ones(len(texts), np.int64) if num_rows is None else num_rows
+    shares = {format: _share_read(texts, weights, format) for format in candidates}
     best = max(shares.values(), default=0.0)
     return tuple(
         format for format, share in shares.items() if share == best and share >= _LEAST_READ
@@ -228,8 +232,10 @@ def _digit_patterns(different: pa.Array) -> tuple[str, ...]:
     return ()
 
 
-def _share_read(present: pa.Array, format: str) -> float:
-    return float((parse_seconds(text_buffers(present), format) != NO_TIME).mean())
+def _share_read(texts: pa.Array, num_rows: NDArray[np.int64], format: str) -> float:
+    is_read = parse_seconds(text_buffers(texts), format) != NO_TIME
+    is_there = np.asarray(texts.is_valid())
+    return float(num_rows[is_read].sum() / num_rows[is_there].sum())
 
 
 def _formats_like(text: str) -> list[str]:

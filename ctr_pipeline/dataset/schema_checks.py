@@ -11,6 +11,7 @@ from ctr_pipeline.dataset.arrow_columns import column_type_of, is_time
 from ctr_pipeline.dataset.inference import is_numeric
 from ctr_pipeline.dataset.limits import check_num_columns
 from ctr_pipeline.dataset.lists import is_list
+from ctr_pipeline.dataset.value_texts import one_text
 from ctr_pipeline.errors import DataError
 
 
@@ -128,7 +129,7 @@ def _of_two_types(
 def check_same_kinds(table: pa.Table, file: object, numbers: Sequence[str], first: object) -> None:
     """Raises DataError if a number column of the first file holds mostly other texts in `file`."""
     for name in numbers:
-        column = table.column(name)
+        column = one_text(table.column(name).combine_chunks())
         num_present = len(column) - column.null_count
         num_numeric = pc.sum(is_numeric(column)).as_py() or 0
         if num_numeric * 2 < num_present:

@@ -16,7 +16,7 @@ from ctr_pipeline.datetime_formats import (
     MONTHS,
     time_pattern,
 )
-from ctr_pipeline.kernels.compilation import kernel, read_only
+from ctr_pipeline.kernels.compilation import kernel
 from ctr_pipeline.kernels.text_buffers import TextBuffers, is_null
 
 NO_TIME = -(2**62)
@@ -25,19 +25,18 @@ FIRST_SECOND = -62_135_596_800
 LAST_SECOND = 253_402_300_799
 """9999-12-31T23:59:59."""
 
-_FRACTION, _HALF, _OFFSET, _MONTH_NAME, _LITERAL = 6, 7, 8, 9, 10
+_FRACTION, _SHORT_YEAR, _HALF, _OFFSET, _MONTH_NAME, _LITERAL = 6, 7, 8, 9, 10, 11
 """What a part of a pattern is, if no component of a time."""
 _KINDS = {
     **{letter: place for place, letter in enumerate("YmdHMS")},
-    "y": 0,
     "I": 3,
+    "y": _SHORT_YEAR,
     "f": _FRACTION,
     "p": _HALF,
     "z": _OFFSET,
     "b": _MONTH_NAME,
     "": _LITERAL,
 }
-_MONTHS = read_only(np.frombuffer("".join(MONTHS).encode(), np.uint8).reshape(12, 3))
 _WRONG = 10**9
 
 
@@ -52,13 +51,14 @@ def parse_seconds(text: TextBuffers, format: str) -> np.ndarray:
         pattern = time_pattern(format)
         parts = np.array(
             [
-                (_KINDS[part.letter], ord(part.literal or " "), part.fewest, part.most)
+                (_KINDS[part.letter], part.fewest, part.most, ord(part.literal or " "))
                 for part in pattern.parts
             ],
             np.int64,
         )
-        first_short_year = FIRST_SHORT_YEAR if pattern.has_short_year else 0
-        _parse_pattern(text, parts, first_short_year, seconds)
+        parts[parts[:, 0] == _SHORT_YEAR, 3] = FIRST_SHORT_YEAR
+        months = np.frombuffer("".join(MONTHS).encode(), np.uint8).reshape(12, 3)
+        _parse_pattern(text, parts, months, seconds)
     return seconds
 
 
@@ -227,21 +227,25 @@ def _small(byte: int) -> int:
 
 @kernel
 def _pattern_seconds(
-    text: TextBuffers, n: int, parts: np.ndarray, first_short_year: int, numbers: np.ndarray
+    text: TextBuffers, n: int, parts: np.ndarray, months: np.ndarray, numbers: np.ndarray
 ) -> int:
     data, (place, end) = text.data, _ends(text, n)
     numbers[:] = 0
     offset, half = 0, -1
     for part in range(len(parts)):
-        kind, fewest, most = parts[part, 0], parts[part, 2], parts[part, 3]
-        if kind <= _FRACTION:
+        kind, fewest = parts[part, 0], parts[part, 1]
+        most, detail = parts[part, 2], parts[part, 3]
+        if kind <= _SHORT_YEAR:
             first, number = place, 0
             while place < end and place - first < most and 48 <= data[place] <= 57:
                 number = 10 * number + int(data[place]) - 48
                 place += 1
             if place - first < fewest:
                 return NO_TIME
-            numbers[kind] = number
+            if kind == _SHORT_YEAR:
+                numbers[0] = number + (1900 if number >= detail else 2000)
+            else:
+                numbers[kind] = number
         elif kind == _OFFSET:
             offset = _offset_minutes(data, place, end)
             place = end
@@ -250,9 +254,9 @@ def _pattern_seconds(
                 return NO_TIME
             for month in range(12):
                 if (
-                    _small(data[place]) == _MONTHS[month, 0]
-                    and _small(data[place + 1]) == _MONTHS[month, 1]
-                    and _small(data[place + 2]) == _MONTHS[month, 2]
+                    _small(data[place]) == months[month, 0]
+                    and _small(data[place + 1]) == months[month, 1]
+                    and _small(data[place + 2]) == months[month, 2]
                 ):
                     numbers[1] = month + 1
             place += 3
@@ -262,13 +266,11 @@ def _pattern_seconds(
             half = 0 if _small(data[place]) == 97 else 1 if _small(data[place]) == 112 else 2
             place += 2
         else:
-            if place == end or data[place] != parts[part, 1]:
+            if place == end or data[place] != detail:
                 return NO_TIME
             place += 1
     if place != end or half == 2:
         return NO_TIME
-    if first_short_year:
-        numbers[0] += 1900 if numbers[0] >= first_short_year else 2000
     hour = numbers[3]
     if half >= 0:
         if hour < 1 or hour > 12:
@@ -280,11 +282,11 @@ def _pattern_seconds(
 
 @kernel
 def _parse_pattern(
-    text: TextBuffers, parts: np.ndarray, first_short_year: int, seconds: np.ndarray
+    text: TextBuffers, parts: np.ndarray, months: np.ndarray, seconds: np.ndarray
 ) -> None:
     numbers = np.zeros(_FRACTION + 1, np.int64)
     for n in range(len(seconds)):
-        seconds[n] = _pattern_seconds(text, n, parts, first_short_year, numbers)
+        seconds[n] = _pattern_seconds(text, n, parts, months, numbers)
         if seconds[n] == NO_TIME:
             start, end = _ends(text, n)
             seconds[n] = _iso_seconds(text.data, start, end)

@@ -54,12 +54,14 @@ class Datetime(IdTransform):
     """Parts of a point in time as ids: one field for each part.
 
     Weeks begin on Monday, and is_weekend is 1 on Saturday and Sunday. Formats are
-    `iso` (`2024-03-31`, `2024-03-31T18:05:59.250+02:00`; seconds, fraction and offset may be left
-    out, a blank may stand for the T), whole numbers since 1970, or a pattern in terms of strptime
-    such as `%d.%m.%Y %H:%M`, of the directives of fixed width. A text without an offset is in UTC.
-    A text that tells no time in its format counts as missing, which has an id of its own; how many
-    training rows do is said, and a column in which all do is refused. Parquet columns of dates and
-    timestamps are read as `iso`.
+    `iso` (`2024-03-31`, `2024-03-31T18:05:59.250+02:00`; minutes, seconds, fraction and offset may
+    be left out, a blank may stand for the T, and `UTC`, `+02` or `+0200` for the offset), numbers
+    since 1970, whose fractions are dropped, or a pattern in terms of strptime such as
+    `%d.%m.%Y %H:%M` or `%m/%d/%Y %I:%M %p`; a day, a month or an hour may have one digit where no
+    other one stands beside it, as spreadsheets write them. A text without an offset is in UTC.
+    Whatever the format, a text in `iso` is read as well, as dates and timestamps of Parquet and
+    DataFrames are. A text that tells no time counts as missing, which has an id of its own; how
+    many training rows do is said, and a column in which all do is refused.
     """
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID

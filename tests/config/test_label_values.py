@@ -28,6 +28,20 @@ def test_the_opposite_of_a_usual_value_goes_without_saying(positive, clicked, ot
     assert [values.number_of(text) for text in neither] == [None] * len(neither)
 
 
+@pytest.mark.parametrize(
+    ("keys", "labels"),
+    [
+        ({"positive": "True"}, {"1": 1, "0.0": 0, "false": 0, "yes": None}),
+        ({"positive": "yes"}, {"1": 1, "FALSE": 0, "no": 0, "2": None, "-1": None}),
+        ({"positive": 1}, {"true": 1, "-1": 0, "0": None, "false": None}),
+        ({"positive": 2, "negative": 1}, {"true": 0, "2": 1, "0": None}),
+        ({"positive": "a", "negative": "1"}, {"a": 1, "True": 0, "0": None}),
+    ],
+)
+def test_other_files_may_write_labels_as_one_and_zero(keys, labels):
+    assert {text: values_of(**keys).read(text) for text in labels} == labels
+
+
 def test_any_two_values_may_be_said():
     values = values_of(positive="buy", negative="view")
     assert [values.number_of(text) for text in ("buy", "View", "cart")] == [1.0, 0.0, None]

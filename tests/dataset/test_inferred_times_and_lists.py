@@ -172,5 +172,5 @@ def test_of_parquet_by_type_and_of_text_by_digits(tmp_path):
     text = "\n".join([",".join(columns), *(",".join(map(str, line)) for line in lines)])
     (tmp_path / "rows.csv").write_text(text + "\n")
     source = inspect_source(DataConfig(train=str(tmp_path / "rows.csv")))
-    assert source.times == {"clicked": "epoch_seconds", "user_id": "epoch_seconds"}
+    assert source.times == dict.fromkeys(["clicked", "as_float", "user_id"], "epoch_seconds")
     assert source.lists == {}

@@ -221,11 +221,13 @@ def test_data_columns_complete_a_header(tmp_path):
         b"# made by a job\n# of Monday, May 4\n",
         b"Clicks, all\n\n",
         b"\r\nClicks\r\n",
+        b"Clicks,,\n,,\n",
     ],
 )
 @pytest.mark.parametrize("delimiter", [b",", b";"])
 def test_lines_above_the_names_are_found_and_skipped(tmp_path, title, delimiter):
     rows = (b"label,n,c\n" + ROWS * 200).replace(b",", delimiter)
+    title = title.replace(b",,", 2 * delimiter)
     path = write(tmp_path / "a.csv", title + rows)
     error = refusal(path)
     assert isinstance(error, ReadingKeyError)
@@ -235,6 +237,38 @@ def test_lines_above_the_names_are_found_and_skipped(tmp_path, title, delimiter)
     assert source.column_names == ("label", "n", "c")
     plain = inspect(write(tmp_path / "plain.csv", rows))
     assert source.head.equals(plain.head)
+
+
+def test_empty_columns_at_the_end_need_no_name(tmp_path):
+    path = write(tmp_path / "a.csv", b"label,n,,,\n" + b"0,1,,,\n1,2,,,\n" * 9)
+    assert inspect(path).column_names == (
+        "label",
+        "n",
+        *(f"Unnamed: {place}" for place in (2, 3, 4)),
+    )
+    assert "column 3 has no name" in refusal(write(path, b"label,n,,,\n0,1,2,,\n")).message
+
+
+@pytest.mark.parametrize(
+    "header", [b"label;n;price, net", b"label;n, or 0;c", b"label;n;c,d,e,f"]
+)
+def test_commas_in_names_do_not_divide_columns(tmp_path, header):
+    path = write(tmp_path / "a.csv", header + b"\n" + b"0;1;2,5\n1;2;3,5\n" * 9)
+    assert inspect(path).column_names == tuple(header.decode().split(";"))
+
+
+def test_each_file_has_its_own_delimiter(tmp_path):
+    commas = write(tmp_path / "a.csv", b"label,n,c\n" + ROWS * 9)
+    others = write(tmp_path / "b.csv", (b"label,n,c\n" + ROWS * 9).replace(b",", b";"))
+    source = inspect_source(DataConfig(train=(str(commas), str(others))))
+    assert [file.dialect.delimiter for file in source.opened.values()] == [",", ";"]
+
+
+def test_values_between_apostrophes(tmp_path):
+    path = write(tmp_path / "a.csv", b"'label','c'\n" + b"0,'x, y'\n1,'z'\n" * 9)
+    error = refusal(path)
+    assert (error.key, error.value) == ("quote", "'")
+    assert inspect(path, quote="'").head.column("c")[0].as_py() == "x, y"
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])

@@ -180,7 +180,7 @@ def test_splits_with_files_of_their_own_are_not_divided(tmp_path):
         ({"by": "time"}, "by: time needs it"),
         ({"by": "order", "column": "at"}, "belongs to by: hash and by: time"),
         ({"by": "hash", "column": "at", "time_format": "iso"}, "belongs to by: time"),
-        ({"by": "time", "column": "at", "time_format": "%Y"}, "needs %Y or %y, %m and %d"),
+        ({"by": "time", "column": "at", "time_format": "%Y"}, "needs %Y or %y, %m or %b"),
     ],
 )
 def test_keys_that_do_not_fit(split, message):

@@ -22,8 +22,8 @@ CONFIG_MISTAKES = (
     ),
     Case(
         "format_of_names",
-        entry(columns="city", id={"datetime": {"parts": ["hour"], "format": "%d %b %Y"}}),
-        ("features[0].id", "has %b", "%Y, %y, %m, %d"),
+        entry(columns="city", id={"datetime": {"parts": ["hour"], "format": "%a %d %b %Y"}}),
+        ("features[0].id", "has %a", "%Y, %y, %m, %b, %d"),
     ),
     Case(
         "part_unknown",

@@ -30,7 +30,7 @@ def label_rate_of(source: Source, data: DataConfig) -> float:
         )
     plain = _plain_values(source, data.label)
     values = data.label_values or plain
-    numbers = {text: values.number_of(text) for text in counts}
+    numbers = {text: values.read(text) for text in counts}
     wrong = next((text for text, number in numbers.items() if number is None), None)
     if wrong is not None:
         meaning = (
@@ -54,7 +54,7 @@ def labels_of(source: Source, data: DataConfig) -> NDArray[np.float64]:
         encoded = encoded.unify_dictionaries().combine_chunks()
     values = data.label_values or _plain_values(source, data.label)
     texts = pc.cast(encoded.dictionary, pa.string()).to_pylist()
-    numbers = [None if text is None else values.number_of(text) for text in texts]
+    numbers = [None if text is None else values.read(text) for text in texts]
     found = pa.array(numbers, pa.float64()).take(encoded.indices)
     return np.asarray(pc.fill_null(found, math.nan), np.float64)
 

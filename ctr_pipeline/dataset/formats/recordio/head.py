@@ -91,7 +91,7 @@ def read_head_of_lines(
     # Judged by the records alone: between them stand lengths, which are no text.
     sample = b"\n".join(bytes(record) for record in records.between(0, _LOOKED_AT))
     check_text(sample, path)
-    separator = delimiter or choose_delimiter(path, first_bytes, data, are_new=are_new)
+    separator = choose_delimiter(path, first_bytes, data, earlier=delimiter, are_new=are_new)
     dialect = Dialect(separator, data.quote, data.escape)
     if not len(join_lines(records.between(0, 1), dialect).kept):
         raise DataError(

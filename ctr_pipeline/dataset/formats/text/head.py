@@ -30,7 +30,7 @@ _BYTES_COMPARED = 1 << 18
 _FEWEST_COUNTED = 3
 """Two labels may be 0 and 1."""
 
-_TITLES_LOOKED_AT = 16 << 10
+_LINES_LOOKED_AT = 16 << 10
 _TOLD_DELIMITER = re.compile(rb"\"?sep=([\t -~])\"?(?:\r\n|\r|\n)", re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00\x04-\x08\x0e-\x1a\x1c-\x1f]")
 _JSON = re.compile(rb"\s*(?:\{\s*[\"}]|\[\s*[\[{])")
@@ -95,7 +95,7 @@ def read_text_head(
         path: The file.
         data: How it is read.
         num_bytes: How much of it, or more if its first record is longer.
-        delimiter: The delimiter of earlier files; None: it is detected.
+        delimiter: The delimiter of earlier files, which this one has as well if it can.
         are_new: As of `SourceFormat.inspect`.
 
     Raises:
@@ -121,11 +121,8 @@ def read_text_head(
         start = len(head) - len(head.lstrip(b"\r\n"))
         num_lines_before = num_skipped + count_lines(head[:start])
         head = head[start:]
-        dialect = Dialect(
-            delimiter or told or choose_delimiter(path, head, data, are_new=are_new),
-            data.quote,
-            data.escape,
-        )
+        chosen = told or choose_delimiter(path, head, data, earlier=delimiter, are_new=are_new)
+        dialect = Dialect(chosen, data.quote, data.escape)
         end = find_first_end(head, dialect)
         if is_whole and end is None:
             end = len(head)
@@ -155,7 +152,22 @@ def read_text_head(
         _explain_titles(found, data.columns)
     check_delimiter(path, first, dialect.delimiter)
     _explain_escapes(found)
+    _explain_apostrophes(found)
     return found
+
+
+def _explain_apostrophes(head: TextHead) -> None:
+    """Raises ReadingKeyError if each value of the first row stands between apostrophes."""
+    fields = [field.strip() for field in head.first_record.split(head.dialect.delimiter)]
+    if head.dialect.quote == '"' and all(
+        len(field) > 1 and field[0] == field[-1] == "'" for field in fields
+    ):
+        raise ReadingKeyError(
+            "its values stand between apostrophes",
+            place=f"{head.path}, row 1",
+            key="quote",
+            value="'",
+        )
 
 
 def _explain_escapes(head: TextHead) -> None:
@@ -197,13 +209,16 @@ def _skip_lines(head: bytes, number: int) -> tuple[bytes, int, str | None]:
 
 def _explain_titles(head: TextHead, columns: Sequence[str] | None) -> None:
     """Raises ReadingKeyError if names and rows of another width stand after some first lines."""
-    whole = LINE.findall(head.data[:_TITLES_LOOKED_AT])
+    whole = LINE.findall(head.data[:_LINES_LOOKED_AT])
     lines = [line.decode("utf-8", "replace").rstrip("\r\n") for line in whole]
     for delimiter in dict.fromkeys((head.dialect.delimiter, *_DELIMITERS)):
         dialect = replace(head.dialect, delimiter=delimiter)
         rows = [split_record(line, dialect) if line else [] for line in lines]
         width, times = Counter(len(row) for row in rows).most_common(1)[0] if rows else (0, 0)
-        first = next((place for place, row in enumerate(rows) if len(row) == width), 0)
+        # A spreadsheet pads what stands before the names to their width.
+        are_full = [len(row) == width and 2 * sum(map(bool, row)) > width for row in rows]
+        first = are_full.index(True) if True in are_full else 0
+        times -= sum(len(row) == width for row in rows[:first])
         if width < 2 or not first or times < max(2, 0.9 * (len(rows) - first)):
             continue
         names = rows[first]
@@ -243,26 +258,37 @@ def check_dialect(data: DataConfig) -> None:
             )
 
 
-def choose_delimiter(path: DataFile, head: bytes, data: DataConfig, *, are_new: bool) -> str:
-    """From the config, else by format, ending and first line.
+def choose_delimiter(
+    path: DataFile, head: bytes, data: DataConfig, *, earlier: str | None, are_new: bool
+) -> str:
+    """From the config, else by earlier files, format, ending and first lines.
 
-    The config's is that of new files as well if their first line has it.
+    The config's is that of new files as well if their first line has it. A delimiter that cuts each
+    of the first lines into as many fields comes before one that does not.
     """
-    first_line = re.split(rb"[\r\n]", head, maxsplit=1)[0].decode("utf-8", "replace")
+    whole = re.split(rb"\r\n|[\r\n]", head[:_LINES_LOOKED_AT])
+    lines = [line.decode("utf-8", "replace") for line in whole[: max(1, len(whole) - 1)]]
 
-    def num_fields(delimiter: str) -> int:
-        return len(split_record(first_line, Dialect(delimiter, data.quote, data.escape)))
+    def widths(delimiter: str) -> list[int]:
+        dialect = Dialect(delimiter, data.quote, data.escape)
+        return [len(split_record(line, dialect)) for line in lines if line] or [1]
 
     told = data.delimiter or ("\t" if data.format == "tsv" else None)
-    if told is not None and not (are_new and num_fields(told) == 1):
+    if told is not None and not (are_new and widths(told)[0] == 1):
         return told
     name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     preferred = "\t" if name.endswith((".tsv", ".tab")) else ","
     has_preference = name.endswith((".tsv", ".tab", ".csv")) or data.format == "csv"
-    if has_preference and num_fields(preferred) > 1:
-        return preferred
-    best = max(_DELIMITERS, key=num_fields)
-    return best if num_fields(best) > 1 else preferred
+    found = {one: counts for one in _DELIMITERS if (counts := widths(one))[0] > 1}
+
+    def rank(delimiter: str) -> tuple[int, ...]:
+        counts = found[delimiter]
+        # Rows may have a number in front that the header does not name, or a delimiter at the end.
+        is_even = len({*counts[1:]}) < 2 and counts[-1] - counts[0] in {0, 1}
+        is_preferred = has_preference and delimiter == preferred
+        return is_even, delimiter == earlier, is_even * counts[0], is_preferred, counts[0]
+
+    return max(found, key=rank, default=earlier or preferred)
 
 
 def check_delimiter(path: DataFile, record: str, delimiter: str) -> None:
@@ -342,11 +368,16 @@ def _complete(
             place=f"{head.path}, row {line}",
             remedy="Quote values that hold the delimiter, or name all columns in data.columns",
         )
-    if sum(map(bool, fields)) < max(2, len(fields) - 2):
-        return fields
-    ends = {0, len(fields) - 1}
+    if sum(map(bool, fields)) < 2:
+        _explain_titles(head, columns)
+    num_named = max((place for place, name in enumerate(fields, 1) if name), default=0)
+    nameless = set[int]()
+    if sum(map(bool, fields)) >= max(2, len(fields) - 2):
+        nameless = {0, len(fields) - 1}
+    if not any(any(row[num_named:]) for _, row in rows):
+        nameless.update(range(num_named, len(fields)))
     return tuple(
-        _name_of_nameless(place) if not name and place in ends else name
+        _name_of_nameless(place) if not name and place in nameless else name
         for place, name in enumerate(fields)
     )
 
