@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
@@ -25,6 +24,7 @@ from ctr_pipeline.dataset.inspection import format_of_address, inspect_source
 from ctr_pipeline.dataset.near_numbers import find_near_numbers
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.times import find_unordered_time
+from ctr_pipeline.datetime_formats import EPOCH_DIVISORS, ISO
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.pipeline.stages.columns import no_feature
@@ -44,8 +44,6 @@ _SAID = {
     "max_bad_fraction": "skip no more than this share",
 }
 """Comments on keys that stand in a config only if they were given."""
-_NAN = ("nan", "NaN")
-"""How Python writes NaN, and how most others do."""
 _COMMENT_COLUMN = 60
 """Comments begin here, unless the line is longer."""
 
@@ -146,9 +144,13 @@ def init_config(
             )
         time = _unordered_time(decided) if source.format.rows_have_order else None
         if time is not None:
-            section["split"] = {"valid": 0.1, "test": 0.1, "by": "time", "column": time}
+            name, written = time
+            section["split"] = {"valid": 0.1, "test": 0.1, "by": "time", "column": name}
+            # Numbers and dates of ISO 8601 are found.
+            if written != ISO and written not in EPOCH_DIVISORS:
+                section["split"]["time_format"] = written
             notes.append(
-                f"the rows are not in the order of '{time}': they are divided by it, so that the "
+                f"the rows are not in the order of '{name}': they are divided by it, so that the "
                 "latest ones test (data.split)"
             )
         notes += _divide_both_classes(load, section, decided)
@@ -215,15 +217,16 @@ def _divide_both_classes(
     ]
 
 
-def _unordered_time(decided: HeadDecisions) -> str | None:
-    """The column of times to split by, if rows are not in its order; else None."""
+def _unordered_time(decided: HeadDecisions) -> tuple[str, str] | None:
+    """The column of times to split by and its format, if rows are not in its order; else None."""
     formats = {
         feature.column: step.format
         for feature in decided.features
         for step in feature.id or ()
         if isinstance(step, Datetime)
     }
-    return find_unordered_time(decided.source.head, formats)
+    found = find_unordered_time(decided.source.head, formats)
+    return None if found is None else (found, formats[found])
 
 
 def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
@@ -241,13 +244,6 @@ def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
         f"'{name}' holds {one.reason}: data.missing_values lists that now"
         for name, one in with_words.items()
     ]
-    for name, kind in source.inferred_types.items():
-        if kind is ColumnType.NUMBER and name != label and _has_nan_among_ids(source, name):
-            words = list(dict.fromkeys((*words, *_NAN)))
-            notes.append(
-                f"'{name}' holds whole numbers and NaN, which would be one of them if they are "
-                "ids: data.missing_values lists it now"
-            )
     texts = [
         name
         for name, kind in source.inferred_types.items()
@@ -263,12 +259,6 @@ def _missing_words(source: Source, label: str) -> tuple[list[str], list[str]]:
         verb = "means" if len(words) == 1 else "mean"
         notes.append(f"{quoted} {verb} missing in {', '.join(also)} as well")
     return words, notes
-
-
-def _has_nan_among_ids(source: Source, name: str) -> bool:
-    numbers = source.head.column(name).drop_null().to_numpy()
-    finite = numbers[np.isfinite(numbers)]
-    return bool(np.isnan(numbers).any() and (np.floor(finite) == finite).all())
 
 
 def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> str:

@@ -5,6 +5,7 @@ and the same kind of values in each. With a header the columns may stand in anot
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ctr_pipeline.config.models import ConnectionConfig, DataConfig, DataFormat
@@ -71,13 +72,21 @@ def inspect_paths(
         if (format := format_of_address(path, data.connection)) is not None
     ]
     places: dict[str, tuple[Place, ...]] = {}
+    empty: list[DataFile] = []
     for split, paths in groups.items():
         if found:
             places[split] = _find_tables(found[0], paths_of(paths), keys[split], data.connection)
         else:
-            places[split] = resolve_files(paths, keys[split])
+            files = resolve_files(paths, keys[split])
+            without = [file for file in files if _is_empty_part(file)]
+            empty += without if len(without) < len(files) else []
+            places[split] = tuple(file for file in files if file not in empty)
     format = found[0] if found else _format_of_files("auto" if are_new else data.format, places)
     source = format.inspect(data, places, seed=seed, are_new=are_new)
+    if empty:
+        others = f" and {len(empty) - 1:,} other files" if len(empty) > 1 else ""
+        note = f"No bytes, and so no rows, are in {empty[0]}{others}."
+        source = replace(source, notes=(*source.notes, note))
     return source if data.key_value is None else with_key_columns(source, data, data.key_value)
 
 
@@ -159,6 +168,14 @@ def _format_of_files(wanted: DataFormat, places: Mapping[str, tuple[Place, ...]]
                 remedy="Give files of one format",
             )
     return expected
+
+
+def _is_empty_part(file: DataFile) -> bool:
+    """Whether this is a text of no bytes, as Spark writes where a part of a table has no rows."""
+    name = file.name.lower()
+    return size_of(file) == 0 and not any(
+        name.endswith(format.endings) for format in FORMATS if format.magic
+    )
 
 
 def _format_of(file: DataFile, wanted: DataFormat) -> SourceFormat:

@@ -38,9 +38,22 @@ def check_names(names: Sequence[str], file: object) -> None:
 
 
 def check_same_names(
-    names: Sequence[str], file: object, others: Sequence[str], other: object
+    names: Sequence[str],
+    file: object,
+    others: Sequence[str],
+    other: object,
+    *,
+    label: str | None = None,
 ) -> None:
-    """Raises DataError unless two files have the same columns, in whatever order."""
+    """Raises DataError unless two files have the same columns, in whatever order.
+
+    Args:
+        names: The columns.
+        file: Where they are.
+        others: Those that are expected.
+        other: Where these are.
+        label: The column that rows to train and test on need.
+    """
     own, expected = set(names), set(others)
     lacking = [name for name in others if name not in own]
     added = [name for name in names if name not in expected]
@@ -54,7 +67,10 @@ def check_same_names(
     raise DataError(
         f"has other columns than '{other}': it {' and '.join(differences)}",
         place=str(file),
-        remedy="Give files with the same columns",
+        remedy="Rows without labels tell no metric: leave the file out of the config, and score "
+        "it once the model is trained, by 'ctrpipe predict'"
+        if lacking == [label] and not added
+        else "Give files with the same columns",
     )
 
 

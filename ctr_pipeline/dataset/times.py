@@ -66,7 +66,7 @@ def find_time_column(
     is_number = column_types.get(name) is ColumnType.NUMBER
     format = data.split.time_format
     if format is None:
-        first = head.column(name).drop_null()
+        first = _plain(head.column(name).drop_null())
         if pa.types.is_string(first.type):
             is_number |= len(first) > 0 and bool(pc.all(_is_number(first)).as_py())
         else:
@@ -95,7 +95,7 @@ def find_unordered_time(head: pa.Table, formats: Mapping[str, str]) -> str | Non
     """
     found: dict[str, int] = {}
     for name, format in formats.items():
-        values = head.column(name).combine_chunks()
+        values = _plain(head.column(name)).combine_chunks()
         if pa.types.is_string(values.type):
             seconds = parse_seconds(text_buffers(values), format)
             values = pa.array(seconds, mask=seconds == NO_TIME)
@@ -109,6 +109,12 @@ def find_unordered_time(head: pa.Table, formats: Mapping[str, str]) -> str | Non
         found[name] = len(np.unique(times))
     most = max(found, key=lambda name: found[name], default=None)
     return most if most is not None and found[most] >= _LEAST_TIMES else None
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts of any kind as strings, and no dictionary."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    return values.cast(pa.string() if pa.types.is_large_string(kind) else kind)
 
 
 def points_in_time(values: pa.Array, format: str) -> npt.NDArray[np.float64]:

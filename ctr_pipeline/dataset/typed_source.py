@@ -94,15 +94,28 @@ def _check_types(table: pa.Table, kinds: pa.Schema, place: Place) -> None:
 
 
 def _types_of(schema: pa.Schema, head: pa.Table) -> dict[str, ColumnType]:
-    """By the schema; whole numbers beyond 2^53 are texts, as in a CSV."""
+    """By the schema; whole numbers beyond 2^53 are texts, as in a CSV.
+
+    Bytes that are no text have no type.
+    """
     types = {}
     for name in schema.names:
         kind = schema.field(name).type
         own = column_type_of(kind)
-        if own is not None:
+        if own is not None and not _holds_bytes(head.column(name)):
             is_text = own is ColumnType.NUMBER and holds_beyond_floats(head.column(name))
             types[name] = ColumnType.TEXT if is_text else own
     return types
+
+
+def _holds_bytes(values: pa.ChunkedArray) -> bool:
+    if not pa.types.is_binary(values.type) and not pa.types.is_large_binary(values.type):
+        return False
+    try:
+        values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def _times_of(schema: pa.Schema, head: pa.Table) -> dict[str, str]:

@@ -257,17 +257,24 @@ def as_iso(seconds):
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def as_spreadsheet(seconds):
+    return datetime.fromtimestamp(seconds, UTC).strftime("%m/%d/%Y %I:%M:%S %p")
+
+
 @pytest.mark.parametrize("name", ["x1", "shown_at", "user_id", "b"])
-@pytest.mark.parametrize("write", [str, as_iso])
-def test_rows_that_are_not_in_the_order_of_their_time_are_divided_by_it(init, name, write):
+@pytest.mark.parametrize(
+    ("write", "format"),
+    [(str, None), (as_iso, None), (as_spreadsheet, "%m/%d/%Y %I:%M:%S %p")],
+)
+def test_rows_that_are_not_in_the_order_of_their_time_are_divided_by_it(init, name, write, format):
     result = init(table_of_times(map(write, shuffled_seconds()), name))
     split = load_config(result.output).config.data.split
-    assert (split.by, split.column) == ("time", name)
+    assert (split.by, split.column, split.time_format) == ("time", name, format)
     assert any(f"not in the order of '{name}'" in note for note in result.notes)
     assert "# order | random | time or hash of a column" in result.output.read_text()
 
 
-@pytest.mark.parametrize("write", [str, as_iso])
+@pytest.mark.parametrize("write", [str, as_iso, as_spreadsheet])
 def test_rows_in_the_order_of_their_time_are_divided_by_their_order(init, write):
     result = init(table_of_times(map(write, sorted(shuffled_seconds()))))
     assert load_config(result.output).config.data.split.by == "order"
@@ -296,11 +303,19 @@ def test_times_that_some_rows_lack_divide_no_rows(init):
     assert load_config(result.output).config.data.split.by == "order"
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32()])
+KINDS_OF_TEXT = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.large_string())]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("us"), pa.timestamp("ms", "UTC"), pa.date32(), *KINDS_OF_TEXT]
+)
 def test_times_of_parquet(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     seconds = shuffled_seconds()
-    times = pa.array([datetime.fromtimestamp(one, UTC) for one in seconds]).cast(kind)
+    if kind in KINDS_OF_TEXT:
+        times = pa.array([as_spreadsheet(one) for one in seconds]).cast(kind)
+    else:
+        times = pa.array([datetime.fromtimestamp(one, UTC) for one in seconds]).cast(kind)
     rows = pa.table({"label": [one % 3 % 2 for one in seconds], "x": times})
     pq.write_table(rows, "rows.parquet")
     result = init_config("rows.parquet", output=tmp_path / "c.yaml", progress=SilentProgress())

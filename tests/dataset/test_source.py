@@ -249,9 +249,7 @@ def test_empty_columns_at_the_end_need_no_name(tmp_path):
     assert "column 3 has no name" in refusal(write(path, b"label,n,,,\n0,1,2,,\n")).message
 
 
-@pytest.mark.parametrize(
-    "header", [b"label;n;price, net", b"label;n, or 0;c", b"label;n;c,d,e,f"]
-)
+@pytest.mark.parametrize("header", [b"label;n;price, net", b"label;n, or 0;c", b"label;n;c,d,e,f"])
 def test_commas_in_names_do_not_divide_columns(tmp_path, header):
     path = write(tmp_path / "a.csv", header + b"\n" + b"0;1;2,5\n1;2;3,5\n" * 9)
     assert inspect(path).column_names == tuple(header.decode().split(";"))
@@ -262,6 +260,24 @@ def test_each_file_has_its_own_delimiter(tmp_path):
     others = write(tmp_path / "b.csv", (b"label,n,c\n" + ROWS * 9).replace(b",", b";"))
     source = inspect_source(DataConfig(train=(str(commas), str(others))))
     assert [file.dialect.delimiter for file in source.opened.values()] == [",", ";"]
+
+
+def test_parts_without_bytes_have_no_rows(tmp_path):
+    parts = [
+        write(tmp_path / f"part-{n}.csv", b"label,n,c\n" + ROWS if n % 2 else b"") for n in range(4)
+    ]
+    source = inspect(tmp_path / "part-*.csv")
+    assert source.files["train"] == (parts[1], parts[3])
+    assert source.notes == (f"No bytes, and so no rows, are in {parts[0]} and 1 other files.",)
+    assert refusal(parts[0]).message == "is empty"
+
+
+def test_rows_without_labels_are_for_predict(tmp_path):
+    train = write(tmp_path / "train.csv", b"label,n,c\n" + ROWS)
+    test = write(tmp_path / "test.csv", b"n,c\n1,x\n")
+    with pytest.raises(DataError, match="lacks 'label'") as caught:
+        inspect_source(DataConfig(train=str(train), test=str(test)))
+    assert "ctrpipe predict" in caught.value.remedy
 
 
 def test_values_between_apostrophes(tmp_path):

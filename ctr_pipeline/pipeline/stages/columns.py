@@ -32,7 +32,7 @@ from ctr_pipeline.statistics import Statistics
 from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 TAKEN_OUT = "the config gives it neither number nor id"
-UNFIT = "its type fits no feature (a list of lists, …): convert it to a number or a text"
+UNFIT = "its type fits no feature (a list of lists, bytes, …): convert it to a number or a text"
 NO_FEATURE = "no column can serve as a feature: there is none, or no type fits"
 PASSING = "rows are divided by it, so no later value occurs in training"
 

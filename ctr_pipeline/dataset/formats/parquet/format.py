@@ -59,7 +59,8 @@ class ParquetFormat(SourceFormat):
         unlabelled = [] if are_new else lacking.get(data.label, [])
         for file in unlabelled:
             labelled = next(other for other in files if other not in unlabelled)
-            check_same_names(opened[file].schema.names, file, schema.names, labelled)
+            names = opened[file].schema.names
+            check_same_names(names, file, schema.names, labelled, label=data.label)
         opened = {file: _completed(one, schema) for file, one in opened.items()}
         with_rows = [file for file in opened.values() if file.num_rows]
         if not with_rows:

@@ -92,7 +92,8 @@ def inspect_lines(
         names, has_header = find_names(head, data, are_new=are_new)
         check_names(names, file)
         if file != first:
-            check_same_names(names, file, opened[first].column_names, first)
+            expected = opened[first].column_names
+            check_same_names(names, file, expected, first, label=data.label)
         opened[file] = kind(
             file, head.compression, head.dialect, names, has_header, head.num_skipped
         )
