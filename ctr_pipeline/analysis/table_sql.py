@@ -10,7 +10,14 @@ from sqlglot import exp
 from ctr_pipeline.analysis.statistics_plan import StatisticsPlan
 from ctr_pipeline.dataset.columns import missing_numbers
 from ctr_pipeline.dataset.parts import ColumnCounts
-from ctr_pipeline.dataset.value_texts import FALSE, POINT_ZEROS, TRUE, WHOLE_FLOAT, ZERO_FLOAT
+from ctr_pipeline.dataset.value_texts import (
+    BLANKS,
+    FALSE,
+    POINT_ZEROS,
+    TRUE,
+    WHOLE_FLOAT,
+    ZERO_FLOAT,
+)
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.specs.columns import ColumnType
@@ -202,6 +209,7 @@ def _unless_listed(text: exp.Expr, texts: Sequence[str]) -> exp.Expr:
 
 def one_text(text: exp.Expr) -> exp.Expr:
     """As `value_texts.one_text`."""
+    text = exp.Trim(this=text, expression=exp.Literal.string(BLANKS), position="BOTH")
 
     def matches(pattern: str) -> exp.Expr:
         return exp.RegexpLike(this=text.copy(), expression=exp.Literal.string(pattern))

@@ -4,6 +4,7 @@ r"""The one text of a value, however it was written.
   missing, is that number: `1084.0` is `1084`. This holds below 9e15, since float64 tells whole
   numbers apart up to 2^53 = 9.007e15.
 - A truth value is 1 or 0: so are `True`, `true` and `TRUE`.
+- Blanks around a text, as columns of fixed width are filled with, are no part of it.
 
 Every other text is kept as it is: `007`, `7.5` and `1e3` are no other writings of anything.
 
@@ -25,6 +26,7 @@ WHOLE_FLOAT = r"^-?([1-9][0-9]{0,14}|[1-8][0-9]{15})[.]0+$"
 """A float that is a whole number other than 0; for all that know regular expressions."""
 POINT_ZEROS = r"[.]0+$"
 ZERO_FLOAT = r"^-?0[.]0+$"
+BLANKS = " \t\n\v\f\r"
 TRUE, FALSE = "true", "false"
 """In small letters."""
 
@@ -51,6 +53,7 @@ def one_text(texts: pa.Array) -> pa.Array:
 
 
 def _rewrite(texts: pa.Array) -> pa.Array:
+    texts = pc.utf8_trim(texts, BLANKS)
     lower = pc.utf8_lower(texts)
     conditions = [
         pc.match_substring_regex(texts, WHOLE_FLOAT),

@@ -12,13 +12,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_pipeline.dataset.value_texts import FALSE, POINT_ZEROS, TRUE, WHOLE_FLOAT, ZERO_FLOAT
+from ctr_pipeline.dataset.value_texts import (
+    BLANKS,
+    FALSE,
+    POINT_ZEROS,
+    TRUE,
+    WHOLE_FLOAT,
+    ZERO_FLOAT,
+)
 
 _SPACE = r"[\s\p{Z}\x0b\x1c-\x1f\x{85}]+"
 _NUMBER = r"(?i)[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|[+-]?(?:inf|infinity)"
 
 
-_REWRITABLE = rf"-?[0-9]+[.]0+|(?i:{TRUE}|{FALSE})"
+_REWRITABLE = rf"-?[0-9]+[.]0+|(?i:{TRUE}|{FALSE})|(?s:[{BLANKS}].*|.*[{BLANKS}])"
 
 
 def one_texts(texts: Any) -> Any:
@@ -29,6 +36,7 @@ def one_texts(texts: Any) -> Any:
 
 
 def _rewritten(texts: Any) -> Any:
+    texts = tf.strings.strip(texts)
     is_whole = tf.strings.regex_full_match(texts, WHOLE_FLOAT)
     texts = tf.where(is_whole, tf.strings.regex_replace(texts, POINT_ZEROS, ""), texts)
     return _truth_values(tf.strings.regex_replace(texts, ZERO_FLOAT, "0"))

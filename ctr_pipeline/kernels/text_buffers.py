@@ -37,6 +37,12 @@ def is_null(text: TextBuffers, n: int) -> bool:
     return bool(len(text.validity) > 0 and (text.validity[bit >> 3] >> (bit & 7)) & 1 == 0)
 
 
+@njit(inline="always")
+def is_blank(byte: int) -> bool:
+    """Whether a byte is white space of ASCII."""
+    return bool(byte == 32 or 9 <= byte <= 13)
+
+
 def text_buffers(array: pa.Array) -> TextBuffers:
     """The buffers of a string, large_string, binary or large_binary array, slices included."""
     validity_buffer, offsets_buffer, data_buffer = array.buffers()

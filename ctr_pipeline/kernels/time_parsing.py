@@ -17,7 +17,7 @@ from ctr_pipeline.datetime_formats import (
     time_pattern,
 )
 from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.kernels.text_buffers import TextBuffers, is_null
+from ctr_pipeline.kernels.text_buffers import TextBuffers, is_blank, is_null
 
 NO_TIME = -(2**62)
 FIRST_SECOND = -62_135_596_800
@@ -99,19 +99,14 @@ def _digits(data: np.ndarray, start: int, count: int) -> int:
 
 
 @njit(inline="always")
-def _is_blank(byte: int) -> bool:
-    return bool(byte == 32 or 9 <= byte <= 13)
-
-
-@njit(inline="always")
 def _ends(text: TextBuffers, n: int) -> tuple[int, int]:
     """Where a text starts and ends without the blanks around it; an empty one if it is missing."""
     start, end = int(text.offsets[n]), int(text.offsets[n + 1])
     if is_null(text, n):
         return start, start
-    while start < end and _is_blank(text.data[start]):
+    while start < end and is_blank(text.data[start]):
         start += 1
-    while start < end and _is_blank(text.data[end - 1]):
+    while start < end and is_blank(text.data[end - 1]):
         end -= 1
     return start, end
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ctr_pipeline.kernels.compilation import kernel
-from ctr_pipeline.kernels.text_buffers import TextBuffers, is_null
+from ctr_pipeline.kernels.text_buffers import TextBuffers, is_blank, is_null
 
 _ZERO, _NINE, _POINT, _SMALL, _E = ord("0"), ord("9"), ord("."), 0x20, ord("e")
 _LEAST, _LEN_TRUE, _LEN_FALSE = len("7.0"), len("true"), len("false")
@@ -16,7 +16,7 @@ _WHOLE = 1e6
 
 
 def mark_rewritable(text: TextBuffers) -> np.ndarray | None:
-    """Marks texts that end as `7.0` does, or as `True` and `False` do, and are as long.
+    """Marks texts that have a blank around them, or end as `7.0`, `True` and `False` do.
 
     Returns:
         bool [N]; None if there is no such text. NULL is none.
@@ -30,10 +30,14 @@ def _mark(text: TextBuffers, marks: np.ndarray) -> int:
     found = 0
     for n in range(len(marks)):
         start, end = np.int64(text.offsets[n]), np.int64(text.offsets[n + 1])
-        if end - start < _LEAST:
+        if start == end:
             continue
         last = text.data[end - 1]
-        if last == _ZERO:
+        if is_blank(last) or is_blank(text.data[start]):
+            is_marked = True
+        elif end - start < _LEAST:
+            continue
+        elif last == _ZERO:
             place = end - 2
             while place > start and text.data[place] == _ZERO:
                 place -= 1

@@ -42,10 +42,17 @@ REWRITTEN = {
     "FALSE": "0",
     "true": "1",
     "fAlSe": "0",
+    " 7.0": "7",
+    "7.0 ": "7",
+    "7.0\n": "7",
+    "u1 ": "u1",
+    "\t\v u 1\f\r": "u 1",
+    "  ": "",
+    "é ": "é",
 }
 KEPT = (
-    *("1084", "007", "007.0", "00.0", "+7.0", "7.", ".0", "7.5", "7.50", "1e3", "1.0e3", " 7.0"),
-    *("7.0 ", "7.0\n", "9000000000000000.0", "1.2.0", "x7.0", "0", "-0", "10", "true.", "Trues"),
+    *("1084", "007", "007.0", "00.0", "+7.0", "7.", ".0", "7.5", "7.50", "1e3", "1.0e3"),
+    *("u 1", "u1\u00a0", "9000000000000000.0", "1.2.0", "x7.0", "0", "-0", "10", "true.", "Trues"),
     *("yes", "", "é.0", "trie"),
 )
 
@@ -59,6 +66,7 @@ def by_hand(text):
     """As `one_text`, of one value."""
     if text is None:
         return None
+    text = text.strip(" \t\n\v\f\r")
     if re.fullmatch(r"-?(0|[1-9][0-9]*)\.0+", text) and abs(decimal.Decimal(text)) < 9 * 10**15:
         return str(int(decimal.Decimal(text)))
     return {"true": "1", "false": "0"}.get(text.lower() if text.isascii() else text, text)

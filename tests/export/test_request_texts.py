@@ -45,6 +45,7 @@ def test_bytes_that_are_no_text_are_missing() -> None:
 
 def test_the_one_text_of_a_value_is_that_of_the_file_readers() -> None:
     texts = ["1084.0", "-0.0", "9000000000000000.0", "True", "fALSE", "007.0", "7.5", "", "é.0"]
+    texts += [" 7.0", "u1 ", "\t\v\nu 1\f\r", "  ", "é ", "\u00a0x", "a\nb "]
     expected = one_text(pa.array(texts)).to_pylist()
     assert [text.decode() for text in one_texts(tf.constant(texts)).numpy()] == expected
 
