@@ -133,12 +133,16 @@ def _of_two_types(
         for one, schema in schemas.items()
         if name in schema.names and schema.field(name).type == expected
     )
+    as_text = (
+        f"frame['{name}'].map(lambda row: [str(value) for value in row])"
+        if is_list(expected)
+        else f"frame.astype({{'{name}': 'string'}})"
+    )
     counted = f" ({of_each[str(found)]} of {len(schemas)} files)" if len(schemas) > 2 else ""
     return DataError(
         f"column '{name}' has the type {found}{counted}, but {expected} in '{first}'",
         place=str(file),
-        remedy="Write the column with one type, as with pandas: frame.astype({"
-        f"'{name}': 'string'}})",
+        remedy=f"Write the column with one type, as with pandas: {as_text}",
     )
 
 

@@ -12,7 +12,7 @@ TEXT_EDGES: tuple[str | None, ...] = (
     None,
     "ctrpipe-unseen-value",
     "žluťoučký kůň 🐎 中文",
-    " a\tb\nc ",
+    "a\tb\n c",
     "0",
     "1e5",
     "NaN",

@@ -59,10 +59,6 @@ REFUSED = {
         lambda: write(encoding="latin-1"),
         rf"rows\.csv, row {CITIES.index('Köln') + 2}, column 'city': not UTF-8",
     ),
-    "bytes that are not UTF-8": (
-        lambda: write_parquet(code=[bytes([200, row % 9]) for row in range(NUM_ROWS)]),
-        r"column 'code': not UTF-8",
-    ),
     "a row is longer": (
         lambda: write_text("label,a,b\n" + "1,2,3\n0,3,4\n" * 20 + "1,2,3,4\n"),
         r"rows\.csv, row 42: wrong number of columns",
@@ -102,6 +98,13 @@ ACCEPTED = {
         time=pa.array([1_709_251_200 + 997 * row for row in range(NUM_ROWS)], pa.timestamp("s")),
         tags=[["a", "b", "c"][: 1 + row % 3] for row in range(NUM_ROWS)],
         code=[b"%d" % (row % 5) for row in range(NUM_ROWS)],
+        digest=[bytes([200, row % 9]) for row in range(NUM_ROWS)],
+    ),
+    "times of a spreadsheet": lambda: write(
+        time=[f"3/{1 + row * 7 % 28}/2024 {row % 12 + 1}:05 PM" for row in range(NUM_ROWS)]
+    ),
+    "times in texts of Parquet": lambda: write_parquet(
+        time=[f"{1 + row * 7 % 28:02d}.03.2024 {row % 24:02d}:05" for row in range(NUM_ROWS)]
     ),
 }
 

@@ -45,7 +45,7 @@ VALUES = (
     "-inf",
     "{{ config }}",
     "<b>bold</b>",
-    " blank ",
+    "two  blanks",
     "=1+1",
     "__HIVE_DEFAULT_PARTITION__",
     "é",
