@@ -27,7 +27,6 @@ from machine import describe_machine, print_machine, print_table, write_results
 from ps_speed import job_spec
 
 from ctr_pipeline.distributed.coordination.messages import (
-    LoggedFile,
     RestoreRequest,
     SnapshotReply,
     SnapshotRequest,
@@ -45,6 +44,7 @@ from ctr_pipeline.distributed.rpc.packed import (
     Status,
 )
 from ctr_pipeline.embeddings.cut_storage import CutStorage
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.row_log import RowLogWriter
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -199,7 +199,7 @@ def stalling_disk() -> Iterator[None]:
         yield
 
 
-def remove(folder: Path, files: tuple[LoggedFile, ...]) -> None:
+def remove(folder: Path, files: tuple[CutFile, ...]) -> None:
     """Deletes files of a cut."""
     for file in files:
         (folder / file.name).unlink(missing_ok=True)

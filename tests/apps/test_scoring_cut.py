@@ -20,7 +20,6 @@ from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.dataset.encoded import EncodedReader
-from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.distributed.master.manifests import (
     CutFacts,
     CutFiles,
@@ -29,6 +28,7 @@ from ctr_pipeline.distributed.master.manifests import (
 )
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.errors import CheckpointError, DataError, FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.score_files import ScoreFiles
@@ -169,7 +169,7 @@ def test_the_newest_cut_is_found_before_an_epoch_is_done(world):
 
 def test_a_damaged_cut_is_passed_over_and_named(world):
     take_cut(world.run, 3)
-    lost = LoggedFile("dense-000000000000-000004.arrow", 5, 0, 5, -1, "dense", 0)
+    lost = CutFile("dense-000000000000-000004.arrow", 5, 0, 5, -1, "dense", 0)
     take_cut(world.run, 4, files=[lost])
     told = Told()
     assert find_newest_cut(world.run, told).manifest.facts.cut == 3

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.machine import ProcessUsage
 
 Role = Literal["master", "ps", "worker"]
@@ -378,28 +379,6 @@ class TaskBitmap:
 
 
 @dataclass(frozen=True)
-class LoggedFile:
-    """A file of a checkpoint.
-
-    Attributes:
-        name: Within the checkpoints folder.
-        num_bytes: Its size.
-        num_rows: Rows in it.
-        partition: The partition of its rows; -1 for dense parameters.
-        kind: `base` holds all rows of its partition, `delta` those touched since the last cut.
-        first: Where the range of dense parameters begins.
-    """
-
-    name: str
-    num_bytes: int
-    crc32: int
-    num_rows: int
-    partition: int
-    kind: Literal["base", "delta", "dense"]
-    first: int
-
-
-@dataclass(frozen=True)
 class MoveRequest:
     """The master tells a parameter server to take partitions over from another one.
 
@@ -531,7 +510,7 @@ class SnapshotReply:
     """
 
     refused: str
-    files: tuple[LoggedFile, ...]
+    files: tuple[CutFile, ...]
     bitmaps: tuple[TaskBitmap, ...]
     version: int
     pause_seconds: float
@@ -543,7 +522,7 @@ class PartitionFiles:
     """Files that make up one partition at a cut, base first; and its owner's bitmaps."""
 
     partition: int
-    files: tuple[LoggedFile, ...]
+    files: tuple[CutFile, ...]
     bitmaps_of: int
 
 
@@ -565,7 +544,7 @@ class RestoreRequest:
     generation: int
     cut: int
     partitions: tuple[PartitionFiles, ...]
-    dense: tuple[LoggedFile, ...]
+    dense: tuple[CutFile, ...]
     bitmaps: tuple[tuple[TaskBitmap, ...], ...]
     ranges: tuple[tuple[int, int], ...] = ()
     placement: Placement | None = None

@@ -38,7 +38,7 @@ from ctr_pipeline.distributed.master.server_calls import (
 from ctr_pipeline.distributed.master.status import NO_CUT, NewestCut
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.embeddings.eviction import oldest_step_kept
-from ctr_pipeline.embeddings.log_chain import CutFile, needs_base
+from ctr_pipeline.embeddings.log_chain import needs_base
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError, RunFolderError, StorageError
 
 _LOGGER = logging.getLogger(__name__)
@@ -98,11 +98,7 @@ class CutKeeper:
             parent = self._cuts.load(action.parent) if action.parent else None
             # Deltas that have outgrown their base end sooner than the schedule says.
             full = action.full or (
-                parent is not None
-                and needs_base(
-                    [CutFile(**vars(file)) for file in entry.files]
-                    for entry in parent.files.partitions
-                )
+                parent is not None and needs_base(entry.files for entry in parent.files.partitions)
             )
             request = SnapshotRequest(
                 action.generation,

@@ -20,7 +20,6 @@ from ctr_pipeline.distributed.coordination.claims import bitmaps_beyond, tasks_o
 from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.messages import (
-    LoggedFile,
     PartitionFiles,
     RestoreRequest,
     SnapshotReply,
@@ -94,11 +93,11 @@ class CutFiles:
     """
 
     partitions: tuple[PartitionFiles, ...]
-    dense: tuple[LoggedFile, ...]
+    dense: tuple[CutFile, ...]
     bitmaps: tuple[tuple[TaskBitmap, ...], ...]
     versions: tuple[int, ...]
 
-    def all_files(self) -> tuple[LoggedFile, ...]:
+    def all_files(self) -> tuple[CutFile, ...]:
         """Every file that the cut rests on."""
         rows = (file for partition in self.partitions for file in partition.files)
         return (*rows, *self.dense)
@@ -156,7 +155,7 @@ def chain_files(
         CheckpointError: A server left something out, or wrote a delta to nothing.
     """
     owners = facts.owners
-    written: dict[int, LoggedFile] = {}
+    written: dict[int, CutFile] = {}
     for server, reply in enumerate(replies):
         for file in reply.files:
             if file.kind == "dense":
@@ -168,20 +167,16 @@ def chain_files(
                     place=f"checkpoint {facts.cut}",
                 )
             written[file.partition] = file
-    before: dict[int, tuple[LoggedFile, ...]] = {}
+    before: dict[int, tuple[CutFile, ...]] = {}
     if parent is not None:
         before = {entry.partition: entry.files for entry in parent.files.partitions}
     partitions = []
     for partition in range(facts.num_partitions):
         new = written.get(partition)
         try:
-            chain = extend_chain(
-                [CutFile(**vars(file)) for file in before.get(partition, ())],
-                None if new is None else CutFile(**vars(new)),
-            )
+            files = extend_chain(before.get(partition, ()), new)
         except ValueError as error:
             raise CheckpointError(str(error), place=f"checkpoint {facts.cut}") from None
-        files = tuple(LoggedFile(**vars(file)) for file in chain)
         partitions.append(PartitionFiles(partition, files, owners[partition]))
     dense = sorted(
         (file for reply in replies for file in reply.files if file.kind == "dense"),

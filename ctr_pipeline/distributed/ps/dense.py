@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctr_pipeline.distributed.coordination.messages import LoggedFile
 from ctr_pipeline.embeddings.arrays import Float32Array
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.dense import DenseParameters
@@ -60,7 +59,7 @@ class DenseRange:
         pieces: Sequence[tuple[int, int]],
         optimizer: OptimizerSpec,
         storage: CutStorage,
-        files: Sequence[LoggedFile],
+        files: Sequence[CutFile],
         num_dense: int,
     ) -> "DenseRange":
         """The range as a cut has it.
@@ -69,10 +68,9 @@ class DenseRange:
             CheckpointError: A file is missing, damaged or of other parameters.
         """
         found = cls(pieces, optimizer, np.zeros(pieces[-1][1] - pieces[0][0], np.float32))
-        logged = [log_file(file) for file in files]
         for (first, last), piece in zip(pieces, found._pieces, strict=True):
             if first < last:
-                restore_range(piece, storage, logged, first=first, num_dense=num_dense)
+                restore_range(piece, storage, files, first=first, num_dense=num_dense)
         return found
 
     def __len__(self) -> int:
@@ -156,7 +154,7 @@ def save_copy(
     cut: int,
     first: int,
     num_dense: int,
-) -> tuple[LoggedFile, ...]:
+) -> tuple[CutFile, ...]:
     """Writes a range durably; no file for an empty one.
 
     Raises:
@@ -167,14 +165,4 @@ def save_copy(
     file = save_range(
         storage, copy.values, copy.slots, optimizer, cut=cut, first=first, num_dense=num_dense
     )
-    return (logged_file(file),)
-
-
-def log_file(file: LoggedFile) -> CutFile:
-    """A file of a message as the row log takes it."""
-    return CutFile(**vars(file))
-
-
-def logged_file(file: CutFile) -> LoggedFile:
-    """A file of the row log as a message takes it."""
-    return LoggedFile(**vars(file))
+    return (file,)

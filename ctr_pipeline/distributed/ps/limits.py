@@ -9,7 +9,6 @@ import numpy as np
 
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.distributed.coordination.messages import (
-    LoggedFile,
     RestoreRequest,
     SnapshotRequest,
     TaskBitmap,
@@ -18,6 +17,7 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import PushRequest
+from ctr_pipeline.embeddings.log_chain import CutFile
 
 _MOST = 1 << 40
 """Of numbers that the spec does not bound: attempts, cuts, generations."""
@@ -149,7 +149,7 @@ class RequestLimits:
             raise Refusal("mismatch", f"there are no such bitmaps: {bitmap}"[:300])
 
 
-def _check_names(files: Iterable[LoggedFile]) -> None:
+def _check_names(files: Iterable[CutFile]) -> None:
     """Files lie in the checkpoints folder itself."""
     for file in files:
         if file.name in {"", ".", ".."} or any(sign in file.name for sign in "/\\\0"):

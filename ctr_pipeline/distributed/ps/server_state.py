@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 
 from ctr_pipeline.distributed.coordination.messages import (
-    LoggedFile,
     MoveRequest,
     PartitionLoads,
     RestoreRequest,
@@ -25,8 +24,6 @@ from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches, Units
 from ctr_pipeline.distributed.ps.dense import (
     DenseCopy,
     DenseRange,
-    log_file,
-    logged_file,
     save_copy,
 )
 from ctr_pipeline.distributed.ps.merging import (
@@ -41,6 +38,7 @@ from ctr_pipeline.distributed.rpc.packed import MovedRows
 from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
 from ctr_pipeline.embeddings.counts import unpack_counts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
+from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
@@ -269,7 +267,7 @@ class ServerState:
             snapshot.begin(full=request.full or not knows_changes)
         return Cut(snapshot, self._given_dense().copy(), self.applied.copy())
 
-    def write_cut(self, request: SnapshotRequest, cut: Cut) -> tuple[LoggedFile, ...]:
+    def write_cut(self, request: SnapshotRequest, cut: Cut) -> tuple[CutFile, ...]:
         """Writes the files of a cut, durably; updates may go on.
 
         Raises:
@@ -279,14 +277,13 @@ class ServerState:
             SnapshotAbandonedError: A restore gave it up.
         """
         self._storage.require_there()
-        files: tuple[LoggedFile, ...] = ()
+        files: tuple[CutFile, ...] = ()
         if cut.snapshot is not None:
-            rows = cut.snapshot.write(
+            files = cut.snapshot.write(
                 self._storage,
                 num_partitions=self._spec.num_partitions,
                 partitions=self._partitions,
             )
-            files = tuple(logged_file(file) for file in rows)
         return files + save_copy(
             self._storage,
             cut.dense,
@@ -313,11 +310,7 @@ class ServerState:
             restore_rows(
                 self.store,
                 self._storage,
-                [
-                    [log_file(file) for file in chain.files]
-                    for chain in request.partitions
-                    if chain.partition in owned
-                ],
+                [chain.files for chain in request.partitions if chain.partition in owned],
                 num_partitions=self._spec.num_partitions,
                 cut=request.cut,
             )

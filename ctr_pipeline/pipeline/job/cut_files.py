@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctr_pipeline.distributed.coordination.ledger import frozen_before_training
-from ctr_pipeline.distributed.coordination.messages import LoggedFile, PartitionFiles
+from ctr_pipeline.distributed.coordination.messages import PartitionFiles
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.master.manifests import (
     CutFacts,
@@ -88,13 +88,13 @@ def open_cut(
 
 
 def _restore_dense(dense: DenseParameters, storage: CutStorage, manifest: CutManifest) -> None:
-    files = _log_files(manifest.files.dense)
+    files = manifest.files.dense
     restore_range(dense, storage, files, first=0, num_dense=len(dense.values))
 
 
-def _chains(manifest: CutManifest) -> list[list[CutFile]]:
+def _chains(manifest: CutManifest) -> list[Sequence[CutFile]]:
     """Files of each partition."""
-    return [_log_files(chain.files) for chain in manifest.files.partitions]
+    return [chain.files for chain in manifest.files.partitions]
 
 
 def write_first_cut(spec: JobSpec, parameters: Parameters) -> None:
@@ -124,7 +124,7 @@ def write_first_cut(spec: JobSpec, parameters: Parameters) -> None:
                 num_dense=spec.num_dense,
             ),
         )
-    by_partition = {file.partition: (LoggedFile(**vars(file)),) for file in row_files}
+    by_partition = {file.partition: (file,) for file in row_files}
     facts = CutFacts(
         cut=FIRST_CUT,
         parent=0,
@@ -145,12 +145,8 @@ def write_first_cut(spec: JobSpec, parameters: Parameters) -> None:
             PartitionFiles(partition, by_partition.get(partition, ()), owner)
             for partition, owner in enumerate(facts.owners)
         ),
-        dense=tuple(LoggedFile(**vars(file)) for file in dense_files),
+        dense=dense_files,
         bitmaps=((),) * servers,
         versions=(0,) * servers,
     )
     Cuts(storage, spec.job).save(CutManifest(facts, files, frozen_before_training(FIRST_CUT), ()))
-
-
-def _log_files(files: tuple[LoggedFile, ...]) -> list[CutFile]:
-    return [CutFile(**vars(file)) for file in files]

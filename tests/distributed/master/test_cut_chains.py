@@ -4,12 +4,12 @@ import pytest
 from job_specs import change_spec, job_spec
 
 from ctr_pipeline.distributed.coordination.events import CutTaken, TakeCut
-from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply
+from ctr_pipeline.distributed.coordination.messages import SnapshotReply
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.log_chain import rows_name
+from ctr_pipeline.embeddings.log_chain import CutFile, rows_name
 
 NUM_PARTITIONS = 2
 FROZEN = {"closed": [], "over": []}
@@ -34,7 +34,7 @@ class Server:
             name = rows_name(partition, kind, request.cut)
             (self._folder / name).write_bytes(content)
             crc = zlib.crc32(content)
-            files.append(LoggedFile(name, len(content), crc, 1, partition, kind, 0))
+            files.append(CutFile(name, len(content), crc, 1, partition, kind, 0))
         return [SnapshotReply("", tuple(files), (), 1, 0.0)]
 
 

@@ -17,7 +17,6 @@ from ctr_pipeline.distributed.coordination.events import (
 )
 from ctr_pipeline.distributed.coordination.ledger import frozen_before_training
 from ctr_pipeline.distributed.coordination.messages import (
-    LoggedFile,
     RestoreReply,
     SnapshotReply,
     TaskBitmap,
@@ -29,7 +28,7 @@ from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.recovery import await_storage
 from ctr_pipeline.distributed.ps.applied_batches import AppliedBatches
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.log_chain import rows_name
+from ctr_pipeline.embeddings.log_chain import CutFile, rows_name
 from ctr_pipeline.errors import CheckpointError, StorageError
 from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter
 from ctr_pipeline.storage.local_disk import LocalDisk
@@ -57,7 +56,7 @@ class Servers:
         name = rows_name(0, "base", request.cut)
         content = name.encode()
         (self._folder / name).write_bytes(content)
-        file = LoggedFile(name, len(content), zlib.crc32(content), 1, 0, "base", 0)
+        file = CutFile(name, len(content), zlib.crc32(content), 1, 0, "base", 0)
         return [SnapshotReply("", (file,), self.bitmaps, 1, 0.0)]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ctr_pipeline.distributed.coordination.messages import LoggedFile, SnapshotReply, TaskBitmap
+from ctr_pipeline.distributed.coordination.messages import SnapshotReply, TaskBitmap
 from ctr_pipeline.distributed.master.manifests import (
     CutFacts,
     CutManifest,
@@ -14,7 +14,7 @@ from ctr_pipeline.distributed.master.manifests import (
     chain_files,
 )
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.log_chain import dense_name, rows_name
+from ctr_pipeline.embeddings.log_chain import CutFile, dense_name, rows_name
 from ctr_pipeline.errors import CheckpointError, RunFolderError
 
 FROZEN = {"closed": [0], "over": [], "tasks": [[0, 3]]}
@@ -28,12 +28,12 @@ def write(folder, name, content=b"rows of it"):
 
 def rows_file(folder, partition, kind, cut, content=b"rows of it"):
     name = rows_name(partition, kind, cut)
-    return LoggedFile(name, *write(folder, name, content), 10, partition, kind, 0)
+    return CutFile(name, *write(folder, name, content), 10, partition, kind, 0)
 
 
 def dense_file(folder, first, cut):
     name = dense_name(first, cut)
-    return LoggedFile(name, *write(folder, name, b"dense"), 5, -1, "dense", first)
+    return CutFile(name, *write(folder, name, b"dense"), 5, -1, "dense", first)
 
 
 def facts(cut, parent=0, **changes):

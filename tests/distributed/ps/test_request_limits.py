@@ -8,7 +8,6 @@ from ps_requests import Caller, batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.messages import (
     BitmapScope,
-    LoggedFile,
     PartitionFiles,
     SnapshotRequest,
     TaskBitmap,
@@ -16,6 +15,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import Status
+from ctr_pipeline.embeddings.log_chain import CutFile
 
 KEYS = (key(0, 1), key(0, 2), key(2, 700))
 NUM_ROWS = 32 * 64 * 10
@@ -142,7 +142,7 @@ def test_a_cut_that_cannot_be(caller, request_):
 
 
 def file(name):
-    return LoggedFile(name, 1, 1, 1, 0, "base", 0)
+    return CutFile(name, 1, 1, 1, 0, "base", 0)
 
 
 def marked(mark):
