@@ -187,7 +187,9 @@ def infer_time(values: pa.Array | pa.ChunkedArray) -> str | None:
             return None
     try:
         texts = values.cast(pa.string())
-    except pa.ArrowInvalid:  # bytes that are no UTF-8
+        # Arrow takes the bytes of a text for UTF-8, whatever a file holds.
+        texts = texts.cast(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
         return None
     numbers = whole_numbers(texts)
     found = None if numbers is None else infer_epoch(numbers)

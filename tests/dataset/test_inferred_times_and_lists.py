@@ -174,3 +174,11 @@ def test_of_parquet_by_type_and_of_text_by_digits(tmp_path):
     source = inspect_source(DataConfig(train=str(tmp_path / "rows.csv")))
     assert source.times == dict.fromkeys(["clicked", "as_float", "user_id"], "epoch_seconds")
     assert source.lists == {}
+
+
+def test_bytes_that_a_file_calls_a_text_are_no_times():
+    offsets = pa.array([0, 4, 8], pa.int32()).buffers()[1]
+    texts = pa.Array.from_buffers(
+        pa.string(), 2, [None, offsets, pa.py_buffer(b"2024\xff\xff\xff\xff")]
+    )
+    assert infer_time(texts) is None
