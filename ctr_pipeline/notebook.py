@@ -257,16 +257,12 @@ def _as_frame(rows: Rows) -> "pd.DataFrame":
 def _labels_of(rows: "pd.DataFrame", data: DataConfig) -> "NDArray[np.float64]":
     import numpy as np
 
-    values = data.label_values
+    values = data.label_values or LabelValues("1", "0")
     written = [
         as_written(bool(value) if isinstance(value, np.bool_) else value)
         for value in rows[data.label].tolist()
     ]
-    if values is None:
-        # A flag of Python is as plain as 0 and 1.
-        values = LabelValues("1", "0")
-        written = [{"true": "1", "false": "0"}.get(str(value), value) for value in written]
-    found = [values.number_of(str(value)) for value in written]
+    found = [values.read(str(value)) for value in written]
     if None in found:
         place = found.index(None)
         raise DataError(

@@ -188,14 +188,17 @@ def _all_missing(column: ColumnStatistics) -> str | None:
 
 def _patterns_of(column: ColumnStatistics) -> tuple[str, ...]:
     """Formats by which the column's most frequent values are points in time."""
-    texts = pa.array([top.value for top in column.top_values], pa.string())
-    return time_patterns(texts, np.array([top.count for top in column.top_values], np.int64))
+    num_rows = np.array([top.count for top in column.top_values], np.int64)
+    return time_patterns(_top_texts(column), num_rows)
+
+
+def _top_texts(column: ColumnStatistics) -> pa.Array:
+    return pa.array([top.value for top in column.top_values], pa.string())
 
 
 def _parts_of_time(column: ColumnStatistics, format: str) -> tuple[DatetimePart, ...]:
     """The parts that tell something, by the column's most frequent values."""
-    texts = pa.array([top.value for top in column.top_values], pa.string())
-    seconds = parse_seconds(text_buffers(texts), format)
+    seconds = parse_seconds(text_buffers(_top_texts(column)), format)
     times = np.unique(seconds[seconds != NO_TIME] % _SECONDS_OF_A_DAY)
     return ("weekday",) if len(times) == 1 else ("hour", "weekday")
 

@@ -311,7 +311,7 @@ def measure_drift(
             **{
                 name: TimeRead(format, _PARTS_OF_TIME)
                 for name, format in source.times.items()
-                if name in types and types[name] is ColumnType.TEXT
+                if types.get(name) is ColumnType.TEXT
             },
             **before.times,
         }

@@ -226,7 +226,11 @@ def time_patterns(texts: pa.Array, num_rows: NDArray[np.int64] | None = None) ->
 def _digit_patterns(different: pa.Array) -> tuple[str, ...]:
     if len(different) < _LEAST_DATES:
         return ()
+    first_few = text_buffers(different[:_NUM_SHAPES])
     for format in _DIGIT_PATTERNS:
+        # Each has to be a date, and most numbers are none soon.
+        if (parse_seconds(first_few, format) == NO_TIME).any():
+            continue
         seconds = parse_seconds(text_buffers(different), format)
         first, last = int(seconds.min()), int(seconds.max())
         if _YEARS[0] <= first <= last < _YEARS[1] and last - first <= _MOST_SPREAD:

@@ -78,14 +78,17 @@ def inspect_paths(
             places[split] = _find_tables(found[0], paths_of(paths), keys[split], data.connection)
         else:
             files = resolve_files(paths, keys[split])
-            without = [file for file in files if _is_empty_part(file)]
-            empty += without if len(without) < len(files) else []
-            places[split] = tuple(file for file in files if file not in empty)
+            with_bytes = tuple(file for file in files if not _is_empty_part(file))
+            if 0 < len(with_bytes) < len(files):
+                there = set(with_bytes)
+                empty += [file for file in files if file not in there]
+            places[split] = with_bytes or files
     format = found[0] if found else _format_of_files("auto" if are_new else data.format, places)
     source = format.inspect(data, places, seed=seed, are_new=are_new)
     if empty:
-        others = f" and {len(empty) - 1:,} other files" if len(empty) > 1 else ""
-        note = f"No bytes, and so no rows, are in {empty[0]}{others}."
+        num_others = len(empty) - 1
+        others = f" and {num_others:,} other file{'s' if num_others > 1 else ''}"
+        note = f"No bytes, and so no rows, are in {empty[0]}{others if num_others else ''}."
         source = replace(source, notes=(*source.notes, note))
     return source if data.key_value is None else with_key_columns(source, data, data.key_value)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.formats.text.blocks import read_text_blocks
-from ctr_pipeline.dataset.inspection import inspect_source
+from ctr_pipeline.dataset.inspection import inspect_paths, inspect_source
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError, ReadingKeyError
 from ctr_pipeline.specs.columns import ColumnType
@@ -268,7 +268,7 @@ def test_parts_without_bytes_have_no_rows(tmp_path):
     ]
     source = inspect(tmp_path / "part-*.csv")
     assert source.files["train"] == (parts[1], parts[3])
-    assert source.notes == (f"No bytes, and so no rows, are in {parts[0]} and 1 other files.",)
+    assert source.notes == (f"No bytes, and so no rows, are in {parts[0]} and 1 other file.",)
     assert refusal(parts[0]).message == "is empty"
 
 
@@ -278,6 +278,11 @@ def test_rows_without_labels_are_for_predict(tmp_path):
     with pytest.raises(DataError, match="lacks 'label'") as caught:
         inspect_source(DataConfig(train=str(train), test=str(test)))
     assert "ctrpipe predict" in caught.value.remedy
+    # New rows need no labels, but files of one kind.
+    paths = {"data": (str(train), str(test))}
+    with pytest.raises(DataError, match="lacks 'label'") as caught:
+        inspect_paths(DataConfig(train="unused.csv"), paths, {"data": "--data"}, are_new=True)
+    assert caught.value.remedy == "Give files with the same columns"
 
 
 def test_values_between_apostrophes(tmp_path):

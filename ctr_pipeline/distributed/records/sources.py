@@ -18,12 +18,12 @@ from ctr_pipeline.dataset.formats.parquet.reading import (
     rows_of_groups,
 )
 from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOReader
-from ctr_pipeline.dataset.formats.recordio.compression import masked_crc
 from ctr_pipeline.dataset.formats.text.records import Dialect, find_last_end, find_records
 from ctr_pipeline.dataset.limits import LONGEST_VALUE_BYTES
 from ctr_pipeline.dataset.paths import resolve_files
 from ctr_pipeline.dataset.source import Range
 from ctr_pipeline.errors import DataError
+from ctr_pipeline.kernels.crc32c import masked_crc
 
 RecordFormat = Literal["tfrecord", "recordio", "text", "parquet"]
 FORMATS: dict[str, RecordFormat] = {
@@ -152,7 +152,7 @@ class _TFRecordFile(_Mapped):
         """Whether the checksum behind these bytes is theirs."""
         data = np.frombuffer(self._data[first:after], np.uint8)
         expected = int.from_bytes(self._data[after : after + _CRC_BYTES], "little")
-        return int(masked_crc(data, 0, len(data))) == expected
+        return int(masked_crc(data)) == expected
 
     def _check(self, number: int, record: bytes) -> None:
         if not self._has_crc(int(self._starts[number]), int(self._ends[number])):

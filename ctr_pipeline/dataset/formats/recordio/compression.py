@@ -1,11 +1,8 @@
-"""Payloads of RecordIO chunks: snappy in its framing format, and gzip; and the CRC of TFRecord.
+"""Payloads of RecordIO chunks: snappy in its framing format, and gzip.
 
 The framing format cuts the data into frames of at most 64 KiB, each compressed or not, with a
 masked CRC-32C of its plain bytes (google/snappy, framing_format.txt, 2013-10-25).
 """
-
-# NumPy's stubs give Any for arithmetic on uint64 scalars.
-# mypy: disable-error-code="no-any-return"
 
 import gzip
 import zlib
@@ -13,8 +10,6 @@ import zlib
 import cramjam
 import numpy as np
 from numpy.typing import NDArray
-
-from ctr_pipeline.kernels.compilation import kernel
 
 Bytes = NDArray[np.uint8]
 
@@ -26,8 +21,6 @@ _MOST_OF_SIZE = 5
 _GZIP_LEVEL = 6
 _PIECE_BYTES = 16 << 10
 _ANY_GZIP = 16 + zlib.MAX_WBITS
-_EACH = np.uint64(0xFF)
-_ALL_ONES = np.uint64(0xFFFFFFFF)
 
 
 class DamagedStreamError(ValueError):
@@ -109,44 +102,3 @@ def decompress_gzip(stored: Bytes, most_bytes: int) -> Bytes:
 def compress_gzip(plain: bytes | bytearray) -> bytes:
     """One gzip member, the same for the same bytes at any time."""
     return gzip.compress(plain, _GZIP_LEVEL, mtime=0)
-
-
-def _crc_tables() -> NDArray[np.uint64]:
-    """What a byte adds to the CRC, by how many bytes follow it in a word of eight [8, 256].
-
-    CRC-32C has the polynomial 0x1EDC6F41, here with its bits reversed.
-    """
-    tables = np.zeros((8, 256), np.uint64)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-        tables[0, byte] = crc
-    for place in range(1, 8):
-        before = tables[place - 1]
-        tables[place] = (before >> np.uint64(8)) ^ tables[0][(before & _EACH).astype(np.int64)]
-    return tables
-
-
-_CRC_TABLES = _crc_tables()
-
-
-@kernel
-def masked_crc(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """The masked CRC-32C of data[start:end]."""
-    crc = _ALL_ONES
-    position = start
-    while position + 8 <= end:
-        word = crc
-        for byte in range(8):
-            word ^= np.uint64(data[position + byte]) << np.uint64(8 * byte)
-        crc = np.uint64(0)
-        for byte in range(8):
-            crc ^= _CRC_TABLES[7 - byte, (word >> np.uint64(8 * byte)) & _EACH]
-        position += 8
-    while position < end:
-        crc = (crc >> np.uint64(8)) ^ _CRC_TABLES[0, (crc ^ np.uint64(data[position])) & _EACH]
-        position += 1
-    crc ^= _ALL_ONES
-    rotated = ((crc >> np.uint64(15)) | (crc << np.uint64(17))) & _ALL_ONES
-    return (rotated + np.uint64(0xA282EAD8)) & _ALL_ONES

@@ -93,7 +93,8 @@ def inspect_lines(
         check_names(names, file)
         if file != first:
             expected = opened[first].column_names
-            check_same_names(names, file, expected, first, label=data.label)
+            needed = None if are_new else data.label
+            check_same_names(names, file, expected, first, label=needed)
         opened[file] = kind(
             file, head.compression, head.dialect, names, has_header, head.num_skipped
         )
