@@ -164,6 +164,7 @@ def _decide_column(
                 f"; its dates are {' or '.join(formats)}, and no value tells which: with "
                 "`id: datetime` and the right `format` they tell the hour and the weekday"
             )
+            feature = feature.model_copy(update={"reason": reason})
         return feature, reason
     return _decide_number(known, judged)
 

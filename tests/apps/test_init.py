@@ -281,6 +281,16 @@ def test_rows_in_the_order_of_their_time_are_divided_by_their_order(init, write)
     assert not result.notes
 
 
+def test_a_date_whose_day_no_value_tells_stays_a_text_and_that_is_said(init):
+    dates = [f"{one % 12 + 1:02d}/{one % 11 + 1:02d}/2024" for one in range(400)]
+    result = init(table_of_times(dates))
+    said = "its dates are %d/%m/%Y or %m/%d/%Y, and no value tells which"
+    assert said in result.output.read_text()
+    (feature, _) = load_config(result.output).config.features
+    assert feature.id is not None
+    assert feature.id[0].name == "vocabulary"
+
+
 def test_rows_are_divided_by_the_time_that_differs_most(init):
     seconds = shuffled_seconds()
     pairs = [f"{as_iso(one // 86_400 * 86_400)[:10]},{as_iso(one)}" for one in seconds]
