@@ -246,7 +246,7 @@ def plan_edges(
         return (*few_values, few_values[-1])
     low, high = moments.minimum, moments.maximum
     if abs(skew) > HEAVY_SKEW:
-        inner = np.sinh(np.linspace(np.arcsinh(low), np.arcsinh(high), MAX_BINS + 1))[1:-1]
+        inner = np.sinh(np.linspace(np.arcsinh(low), np.arcsinh(high), MAX_BINS + 1)[1:-1])
     else:
         # Not low + share * (high - low), whose difference may overflow.
         shares = np.linspace(0.0, 1.0, MAX_BINS + 1)[1:-1]

@@ -1,6 +1,7 @@
 """Quantiles, cut points, frequent values and histograms against numpy and counting in Python."""
 
 import math
+import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -12,9 +13,11 @@ from interval_oracle import interval_cuts, inverted_cdf
 
 from ctr_pipeline.analysis import part_engine
 from ctr_pipeline.analysis.duckdb_engine import DuckDbSession
+from ctr_pipeline.analysis.groups import plan_edges
 from ctr_pipeline.analysis.top_values import number_text
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.statistics import Moments
 from ctr_pipeline.transforms.bucketize import Bucketize
 from ctr_pipeline.transforms.clip import Clip
 from ctr_pipeline.transforms.fill import Fill
@@ -268,3 +271,13 @@ def test_without_profile_only_what_was_asked(collect):
 )
 def test_numbers_are_written_as_a_person_would(value, text):
     assert number_text(value) == text
+
+
+def test_the_edges_of_the_largest_floats_are_finite():
+    largest = sys.float_info.max
+    moments = Moments(
+        count=30, mean=4e306, standard_deviation=5e307, minimum=-1e308, maximum=largest
+    )
+    edges = plan_edges(moments, 2.5, None)
+    assert (edges[0], edges[-1]) == (-1e308, largest)
+    assert all(low < high < math.inf for low, high in pairwise(edges))
