@@ -995,10 +995,9 @@ def _resume(chaos: Disturbance) -> None:
 def _newest_file(folder: Path) -> Path:
     """The largest file that the newest cut wrote. Files of old cuts may vanish while it looks."""
     found: list[tuple[Path, os.stat_result]] = []
-    for path in folder.iterdir():
+    for path in (folder / "parts").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            if path.is_file() and path.suffix != ".json":
-                found.append((path, path.stat()))
+            found.append((path, path.stat()))
     newest = max(stat.st_mtime for _, stat in found)
     recent = [(stat.st_size, path) for path, stat in found if newest - stat.st_mtime < 2.0]
     return max(recent)[1]

@@ -112,21 +112,16 @@ def write_cut(folder: Path, num_rows: int) -> None:
 def rows_of_cut(folder: Path, num_rows: int) -> Iterator[Any]:
     """The rows of a cut as `ctrpipe export` opens them."""
     from ctr_pipeline.embeddings.cut_storage import CutStorage
-    from ctr_pipeline.embeddings.log_chain import CutFile
-    from ctr_pipeline.embeddings.stored_rows import open_row_log
+    from ctr_pipeline.embeddings.log_chain import CutFile, ParameterFiles
+    from ctr_pipeline.embeddings.stored_rows import open_stored_rows
 
     files = [CutFile(**one) for one in json.loads((folder / "files.json").read_text("utf-8"))]
-    rows = open_row_log(
-        make_store(num_rows),
-        CutStorage.at(folder),
-        [
-            [file for file in files if file.partition == partition]
-            for partition in range(NUM_PARTITIONS)
-        ],
-        num_partitions=NUM_PARTITIONS,
-        trained_by=1,
-        workspace=folder,
+    chains = tuple(
+        tuple(file for file in files if file.partition == partition)
+        for partition in range(NUM_PARTITIONS)
     )
+    cut = ParameterFiles(chains, (), trained_by=1)
+    rows = open_stored_rows(make_store(num_rows), CutStorage.at(folder), cut, folder)
     yield rows
     rows.release()
 

@@ -7,7 +7,7 @@ memory bounded by one task, and reads the disk in runs of whole blocks. Batches 
 so the last batch of a task may be short.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 from ctr_pipeline import splitmix
 
 BLOCK_ROWS = 64
+ALL_BATCHES = (1 << 64) - 1
+DoneBatches = tuple[int, int, int]
+"""The first task of some, the one after the last, and the mask of the batches of each that are
+over."""
+
 _FEISTEL_ROUNDS = 4
 
 _MASK = (1 << 64) - 1
@@ -147,6 +152,51 @@ class EpochOrder:
         """The tasks from `first` on."""
         for task in range(first, self.num_tasks):
             yield self.rows_of(task)
+
+
+class BatchesLeft:
+    """The batches of an epoch that are still to be trained, in their order.
+
+    Args:
+        order: The tasks of the epoch.
+        done: Batches that are over, of which workers that shared the tasks left gaps.
+    """
+
+    def __init__(self, order: EpochOrder, done: Iterable[DoneBatches] = ()) -> None:
+        self._order = order
+        self._done = tuple(done)
+
+    def of_task(self, task: int) -> Iterator[int]:
+        """Numbers of the batches of a task."""
+        mask = 0
+        for first, end, batches in self._done:
+            if first <= task < end:
+                mask |= batches
+        for batch in range(self._order.batches_of(task)):
+            if not mask >> batch & 1:
+                yield batch
+
+    def after(self, task: int, batch: int, most: int) -> tuple[int, tuple[int, int] | None]:
+        """Goes on from a batch, which is the first that counts, by some batches.
+
+        Args:
+            task: The task of the batch.
+            batch: Its number in the task.
+            most: By how many, if so many are left.
+
+        Returns:
+            How many there were, and the one after them; None if none is left.
+        """
+        num_passed = 0
+        while task < self._order.num_tasks:
+            for number in self.of_task(task):
+                if number < batch:
+                    continue
+                if num_passed == most:
+                    return num_passed, (task, number)
+                num_passed += 1
+            task, batch = task + 1, 0
+        return num_passed, None
 
 
 def mix(*numbers: int) -> int:

@@ -6,16 +6,16 @@ for that.
 """
 
 import json
-import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO
 
-from ctr_pipeline.embeddings.log_chain import cut_of
 from ctr_pipeline.errors import CheckpointError, StorageError
+from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter
+from ctr_pipeline.storage.commits import commit_id_of, commit_id_of_part
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import (
     ObjectChangedError,
@@ -26,7 +26,6 @@ from ctr_pipeline.storage.protocol import (
 )
 
 MARKER = "checkpoints-of.json"
-_MANIFEST = re.compile(r"cut-\d{6,}\.json")
 _BLOCK_BYTES = 1 << 20
 
 
@@ -35,15 +34,25 @@ class CutStorage:
 
     Args:
         storage: Holds nothing else.
+        prefix: Begins the keys of files that are written.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, prefix: str = "") -> None:
         self._storage = storage
+        self._prefix = prefix
 
     @classmethod
     def at(cls, address: str | Path) -> "CutStorage":
         """Opens what an address names; see `open_storage`."""
         return cls(open_storage(str(address)))
+
+    def writing(self, prefix: str) -> "CutStorage":
+        """The same for one attempt at a cut, whose files have keys of their own."""
+        return CutStorage(self._storage, prefix)
+
+    def key_of(self, name: str) -> str:
+        """Where a file that is written lies."""
+        return self._prefix + name
 
     @property
     def address(self) -> str:
@@ -89,7 +98,10 @@ class CutStorage:
             names = self.names()
         except StorageError:
             return False
-        return any(name == MARKER or _MANIFEST.fullmatch(name) or cut_of(name) for name in names)
+        return any(
+            name == MARKER or commit_id_of(name) is not None or commit_id_of_part(name) is not None
+            for name in names
+        )
 
     def require_there(self) -> None:
         """Refuses to use what stands in its place while its volume is away.
@@ -99,6 +111,14 @@ class CutStorage:
         """
         if not self.is_there():
             raise self._away()
+
+    def commits(self) -> CommitReader:
+        """What has been committed."""
+        return CommitReader(self._storage)
+
+    def take_over(self) -> CommitWriter:
+        """Becomes the one process that commits; raises as `CommitWriter` does."""
+        return CommitWriter(self._storage)
 
     def names(self) -> list[str]:
         """Of all files, in order.
@@ -110,7 +130,7 @@ class CutStorage:
 
     def num_bytes(self, name: str, *, absent: str = "the file is missing", place: str = "") -> int:
         """The size of a file; raises as `reading` does."""
-        with self._explained(name, absent, place):
+        with self.explained(name, absent, place):
             return self._storage.stat(name).num_bytes
 
     @contextmanager
@@ -127,7 +147,7 @@ class CutStorage:
             CheckpointError: The file is lost.
             StorageError: It cannot be read at this moment, and may be whole.
         """
-        with self._explained(name, absent, place), self._storage.open(name) as file:
+        with self.explained(name, absent, place), self._storage.open(name) as file:
             yield file
 
     def crc32_of(self, name: str, *, absent: str = "the file is missing", place: str = "") -> int:
@@ -147,10 +167,6 @@ class CutStorage:
         """See `Storage.create`."""
         return self._storage.create(name)
 
-    def put_if_absent(self, name: str, data: bytes) -> None:
-        """See `Storage.put_if_absent`."""
-        self._storage.put_if_absent(name, data)
-
     def write(self, name: str, data: bytes) -> None:
         """See `Storage.write`."""
         self._storage.write(name, data)
@@ -159,17 +175,16 @@ class CutStorage:
         """See `Storage.delete`."""
         self._storage.delete(names)
 
-    def delete_unfinished(self, is_abandoned: Callable[[str], bool]) -> None:
-        """See `Storage.delete_unfinished`."""
-        self._storage.delete_unfinished(is_abandoned)
-
     def place_of(self, name: str) -> str:
         """A file as errors name it."""
         return f"{self.address}/{name}"
 
     @contextmanager
-    def _explained(self, name: str, absent: str, place: str) -> Iterator[None]:
-        place = place or self.place_of(name)
+    def explained(
+        self, name: str = "", absent: str = "the file is missing", place: str = ""
+    ) -> Iterator[None]:
+        """Tells what is lost from what cannot be read at this moment; raises as `reading` does."""
+        place = place or (self.place_of(name) if name else self.address)
         try:
             yield
         except ObjectMissingError as error:

@@ -12,7 +12,86 @@ from ctr_pipeline.embeddings.optimizers import rule_of, step_constants
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 
-_MAGIC = b"CTRDENS1"
+_MAGIC = b"CTRDRNG1"
+
+
+def write_range(
+    file: IO[bytes],
+    values: Float32Array,
+    slots: Float32Array,
+    optimizer: OptimizerSpec,
+    *,
+    first: int,
+    num_dense: int,
+) -> None:
+    """Writes a range of the dense parameters with its optimizer state to an open binary file.
+
+    Args:
+        values: float32 [n], parameters first … first + n - 1.
+        slots: As `DenseParameters.slots`.
+        first: Where the range begins.
+        num_dense: Dense parameters of the model.
+    """
+    writer = ArrayFileWriter(
+        file, _MAGIC, _describe(len(values), optimizer, first=first, num_dense=num_dense)
+    )
+    writer.write_array(values)
+    writer.write_array(slots)
+    writer.finish()
+
+
+def read_range(
+    file: IO[bytes],
+    optimizer: OptimizerSpec,
+    *,
+    num_values: int,
+    first: int,
+    num_dense: int,
+    num_bytes: int | None = None,
+    place: str,
+) -> tuple[Float32Array, Float32Array]:
+    """Values and slots that `write_range` wrote.
+
+    Args:
+        num_values: Values of the range.
+        num_bytes: Size of the file, where the other numbers are not to be trusted.
+        place: The file, as an error names it.
+
+    Raises:
+        CheckpointError: The file is damaged or of other parameters.
+    """
+    reader = ArrayFileReader(file, _MAGIC, place)
+    expected = _describe(num_values, optimizer, first=first, num_dense=num_dense)
+    for key, value in expected.items():
+        if reader.description.get(key) != value:
+            raise CheckpointError(
+                f"dense parameters of another make: {key}: "
+                f"{reader.description.get(key)!r} in the file, {value!r} configured",
+                place=place,
+                remedy="Restore the configuration of the checkpoint, or start a new run",
+            )
+    num_slots = rule_of(optimizer).num_slots(num_values)
+    # Before room is made for what a false number promises.
+    if num_bytes is not None and 4 * (num_values + num_slots) > num_bytes:
+        raise reader.damaged(f"{num_bytes:,} bytes cannot hold {num_values:,} values")
+    values, slots = np.empty(num_values, np.float32), np.empty(num_slots, np.float32)
+    reader.read_array(values)
+    reader.read_array(slots)
+    reader.finish()
+    if not (np.isfinite(values).all() and np.isfinite(slots).all()):
+        raise reader.damaged("it holds a value that is not finite")
+    return values, slots
+
+
+def _describe(
+    num_values: int, optimizer: OptimizerSpec, *, first: int, num_dense: int
+) -> dict[str, str | int]:
+    return {
+        "first": first,
+        "num_values": num_values,
+        "num_dense": num_dense,
+        "optimizer": optimizer.name,
+    }
 
 
 class DenseParameters:
@@ -68,10 +147,8 @@ class DenseParameters:
 
     def save(self, file: IO[bytes]) -> None:
         """Writes values and optimizer state to an open binary file."""
-        writer = ArrayFileWriter(file, _MAGIC, self._description())
-        writer.write_array(self.values)
-        writer.write_array(self.slots)
-        writer.finish()
+        num_dense = len(self.values)
+        write_range(file, self.values, self.slots, self.optimizer, first=0, num_dense=num_dense)
 
     def load(self, file: IO[bytes]) -> None:
         """Replaces values and state by those that `save` wrote.
@@ -81,22 +158,10 @@ class DenseParameters:
         """
         name = getattr(file, "name", None)
         place = Path(name).name if isinstance(name, str) else "dense parameters"
-        reader = ArrayFileReader(file, _MAGIC, place)
-        for key, value in self._description().items():
-            if reader.description.get(key) != value:
-                raise CheckpointError(
-                    f"dense parameters of another make: {key}: "
-                    f"{reader.description.get(key)!r} in the file, {value!r} configured",
-                    place=place,
-                    remedy="Restore the configuration of the checkpoint, or start a new run",
-                )
-        values, slots = np.empty_like(self.values), np.empty_like(self.slots)
-        reader.read_array(values)
-        reader.read_array(slots)
-        reader.finish()
+        num_dense = len(self.values)
+        values, slots = read_range(
+            file, self.optimizer, num_values=num_dense, first=0, num_dense=num_dense, place=place
+        )
         # In place: the trainer may hold a view of the vector.
         self.values[:] = values
         self.slots[:] = slots
-
-    def _description(self) -> dict[str, str | int]:
-        return {"num_values": len(self.values), "optimizer": self.optimizer.name}

@@ -1,21 +1,17 @@
 """Dense parameters of a cut: a file for each range, read back under any division of ranges."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ctr_pipeline.embeddings.array_file import ArrayFileReader, ArrayFileWriter
 from ctr_pipeline.embeddings.arrays import Float32Array
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.dense import DenseParameters, read_range, write_range
 from ctr_pipeline.embeddings.log_chain import CutFile, dense_name
 from ctr_pipeline.embeddings.optimizers import Slot, rule_of
 from ctr_pipeline.embeddings.row_log import require_finite, verify_files
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.specs.optimizer import OptimizerSpec
-
-_MAGIC = b"CTRDRNG1"
 
 
 def save_range(
@@ -46,22 +42,9 @@ def save_range(
     if not len(values):
         raise ValueError(f"no dense parameters at {first}: an empty range has no file")
     require_finite(values, slots)
-    name = dense_name(first, cut)
+    name = storage.key_of(dense_name(first, cut))
     with storage.creating(name) as file:
-        writer = ArrayFileWriter(
-            file,
-            _MAGIC,
-            {
-                "cut": cut,
-                "first": first,
-                "num_values": len(values),
-                "num_dense": num_dense,
-                "optimizer": optimizer.name,
-            },
-        )
-        writer.write_array(values)
-        writer.write_array(slots)
-        writer.finish()
+        write_range(file, values, slots, optimizer, first=first, num_dense=num_dense)
     return CutFile(
         name=name,
         num_bytes=storage.num_bytes(name),
@@ -108,7 +91,16 @@ def restore_range(
     values, slots = np.empty_like(dense.values), np.zeros_like(dense.slots)
     covered = np.zeros(num_values, np.bool_)
     for file in overlapping:
-        found_values, found_slots = _read_range(storage, file, dense.optimizer, num_dense)
+        with storage.reading(file.name, place=file.name) as opened:
+            found_values, found_slots = read_range(
+                opened,
+                dense.optimizer,
+                num_values=file.num_rows,
+                first=file.first,
+                num_dense=num_dense,
+                num_bytes=file.num_bytes,
+                place=file.name,
+            )
         begin, end = max(first, file.first), min(last, file.first + file.num_rows)
         source = slice(begin - file.first, end - file.first)
         target = slice(begin - first, end - first)
@@ -131,36 +123,3 @@ def restore_range(
     # In place: a trainer may hold a view of the vector.
     dense.values[:] = values
     dense.slots[:] = slots
-
-
-def _read_range(
-    storage: CutStorage, file: CutFile, optimizer: OptimizerSpec, num_dense: int
-) -> tuple[Float32Array, Float32Array]:
-    """Values and slots of one file."""
-    expected: dict[str, Any] = {
-        "first": file.first,
-        "num_values": file.num_rows,
-        "num_dense": num_dense,
-        "optimizer": optimizer.name,
-    }
-    num_slots = rule_of(optimizer).num_slots(file.num_rows)
-    with storage.reading(file.name, place=file.name) as opened:
-        reader = ArrayFileReader(opened, _MAGIC, file.name)
-        for key, value in expected.items():
-            if reader.description.get(key) != value:
-                raise CheckpointError(
-                    f"dense parameters of another make: {key}: "
-                    f"{reader.description.get(key)!r} in the file, {value!r} configured",
-                    place=file.name,
-                    remedy="Restore the configuration of the checkpoint, or start a new run",
-                )
-        # Before room is made for what a false number promises.
-        if 4 * (file.num_rows + num_slots) > file.num_bytes:
-            raise reader.damaged(f"{file.num_bytes:,} bytes cannot hold {file.num_rows:,} values")
-        values, slots = np.empty(file.num_rows, np.float32), np.empty(num_slots, np.float32)
-        reader.read_array(values)
-        reader.read_array(slots)
-        reader.finish()
-    if not (np.isfinite(values).all() and np.isfinite(slots).all()):
-        raise reader.damaged("it holds a value that is not finite")
-    return values, slots

@@ -1,17 +1,15 @@
-"""Files of the row log: their names, which of them a cut needs, when a chain begins anew.
+"""Files of the row log: their names, which of them are a chain, when one begins anew.
 
 Pure, and light enough for a process without NumPy.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-LogKind = Literal["base", "delta", "dense"]
+LogKind = Literal["base", "delta", "whole", "dense"]
 
 MOST_DELTAS = 8
-_NAME = re.compile(r"(?:rows-\d{4,}-(?:base|delta)|dense-\d{4,})-(\d{6,})\.(?:arrow|bin)")
 # Columns beside values and slots: table, id, count, last seen, deleted.
 _FIXED_ROW_BYTES = 4 + 8 + 4 + 4 + 1
 _FILE_BYTES = 8192
@@ -22,11 +20,12 @@ class CutFile:
     """A file of a cut.
 
     Attributes:
-        name: Within the checkpoints folder.
+        name: Its key in the storage of the checkpoints.
         num_bytes: Its size.
-        num_rows: Rows in it; of dense parameters, values.
+        num_rows: Rows in it; of dense parameters, values. A `whole` file says it itself.
         partition: The partition of the rows; -1 for dense parameters.
-        kind: `base` holds all rows of its partition, `delta` those touched since the last cut.
+        kind: `base` holds all rows of its partition, `delta` those touched since the last cut,
+            `whole` those of all partitions, as `row_file` writes them.
         first: Where the range of dense parameters begins.
     """
 
@@ -39,6 +38,26 @@ class CutFile:
     first: int
 
 
+@dataclass(frozen=True)
+class ParameterFiles:
+    """Where the parameters of a checkpoint lie.
+
+    Attributes:
+        chains: Files of rows by partition: a base and deltas after it, a whole one, or none.
+        dense: Files of the dense parameters, by range.
+        trained_by: Processes that held a share of the rows each.
+    """
+
+    chains: tuple[tuple[CutFile, ...], ...]
+    dense: tuple[CutFile, ...]
+    trained_by: int
+
+    @property
+    def num_partitions(self) -> int:
+        """Partitions of the rows."""
+        return len(self.chains)
+
+
 def rows_name(partition: int, kind: LogKind, cut: int) -> str:
     """The file of a partition's rows in a cut."""
     return f"rows-{partition:04d}-{kind}-{cut:06d}.arrow"
@@ -47,12 +66,6 @@ def rows_name(partition: int, kind: LogKind, cut: int) -> str:
 def dense_name(first: int, cut: int) -> str:
     """The file of a range of dense parameters in a cut."""
     return f"dense-{first:04d}-{cut:06d}.bin"
-
-
-def cut_of(name: str) -> int | None:
-    """The cut that wrote a file; None if it is no file of the log."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def needs_base(chains: Iterable[Sequence[CutFile]]) -> bool:
@@ -83,22 +96,6 @@ def extend_chain(chain: Sequence[CutFile], written: CutFile | None) -> tuple[Cut
     if not chain or chain[0].kind != "base":
         raise ValueError(f"{written.name} follows no base")
     return (*chain, written)
-
-
-def unneeded_files(present: Iterable[str], needed: Iterable[str], *, before_cut: int) -> list[str]:
-    """Files of the log that no kept manifest names.
-
-    Args:
-        present: Names in the folder; those that are no files of the log are left alone.
-        needed: Names in the manifests that are kept.
-        before_cut: Files of this cut and later ones are left alone: they may still be written.
-    """
-    kept = set(needed)
-    return sorted(
-        name
-        for name in present
-        if name not in kept and (cut := cut_of(name)) is not None and cut < before_cut
-    )
 
 
 def base_bytes(num_rows: int, *, width: int, num_slots: int, num_partitions: int) -> int:

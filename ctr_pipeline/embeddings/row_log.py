@@ -10,9 +10,9 @@ Axes: P partitions that are written, B rows of a buffer, W values and S slots of
 import json
 import mmap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,13 @@ from ctr_pipeline.embeddings.arrays import (
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile, LogKind, rows_name
 from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.row_file import describe_rows, first_difference
+from ctr_pipeline.embeddings.row_file import (
+    describe_rows,
+    first_difference,
+    load_rows,
+    read_records,
+    read_values,
+)
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT, HEADER_LAST_SEEN, HEADER_WORDS
@@ -48,6 +54,9 @@ _BUFFERS_AT_A_TIME = 4
 _CRC_THREADS = 2
 _CLOSED_AT_A_TIME = 4
 _ID_MASK = (1 << ID_BITS) - 1
+
+KeyFilter = Callable[[Int64Array], BoolArray]
+"""Says of each key, int64 [n], whether its row is wanted, bool [n]."""
 
 
 def describe_log(store: EmbeddingStore, num_partitions: int) -> dict[str, Any]:
@@ -208,7 +217,7 @@ class RowLogWriter:
                 raise ValueError(f"partition {partition} is not written here")
             self._files[partition] = _PartitionFile(
                 self._storage,
-                rows_name(partition, self._kind, self._cut),
+                self._storage.key_of(rows_name(partition, self._kind, self._cut)),
                 {
                     **self._description,
                     "partition": partition,
@@ -469,6 +478,7 @@ def restore_rows(
     *,
     num_partitions: int,
     cut: int,
+    only: KeyFilter | None = None,
 ) -> None:
     """Replaces all rows of a store by those of some partitions, or of all, at a cut.
 
@@ -477,6 +487,7 @@ def restore_rows(
         storage: Where the files are.
         chains: Files of each partition, base first.
         cut: The cut to restore; the next delta follows it.
+        only: Which of some keys are wanted, bool [n]; None: all.
 
     Raises:
         CheckpointError: A file is missing or damaged, or of another make; the store is as it was,
@@ -489,8 +500,14 @@ def restore_rows(
     with rows.lock:
         rows.clear()
         try:
+            for file, partitions in _whole_files(chains).items():
+                wanted = only
+                if len(partitions) < num_partitions:
+                    wanted = _of_partitions(partitions, num_partitions, only)
+                _read_whole(store, storage, file, wanted)
             for chain in chains:
-                _read_chain(store, storage, chain, num_partitions)
+                if not _is_whole(chain):
+                    _read_chain(store, storage, chain, num_partitions, only)
         except BaseException:
             rows.clear()
             raise
@@ -533,7 +550,14 @@ def read_log(
         StorageError: A file cannot be read at this moment.
     """
     _check_files(store, storage, chains, num_partitions)
+    for name in _whole_files(chains):
+        with _whole_opened(storage, name) as opened, _whole_opened(storage, name) as keys_file:
+            make = describe_rows(store.layout, store.tables, store.seed)
+            for keys, values in read_values(opened, keys_file, store.layout, make, name):
+                yield LoggedRows(keys, values, np.zeros(len(keys), np.bool_), 0)
     for chain in chains:
+        if _is_whole(chain):
+            continue
         for age, file in enumerate(reversed(_checked_chain(chain))):
             # Mapped pages would count as memory until the file is closed.
             for batch in _batches_of(store, storage, file, num_partitions, mapped=False):
@@ -547,7 +571,8 @@ def _check_files(
     num_partitions: int,
 ) -> None:
     """Raises CheckpointError unless all files are as they were written, for such a store."""
-    newest_first = [file for chain in chains for file in reversed(chain)]
+    # A whole file is checked while it is read.
+    newest_first = [file for chain in chains if not _is_whole(chain) for file in reversed(chain)]
     verify_files(storage, newest_first)
     expected = describe_log(store, num_partitions)
     for file in newest_first:
@@ -597,8 +622,61 @@ def _check_make(storage: CutStorage, file: CutFile, expected: dict[str, Any]) ->
             )
 
 
+def _is_whole(chain: Sequence[CutFile]) -> bool:
+    return len(chain) == 1 and chain[0].kind == "whole"
+
+
+def _whole_files(chains: Sequence[Sequence[CutFile]]) -> dict[str, list[int]]:
+    """Names of whole files, and the partitions that are wanted of each."""
+    found: dict[str, list[int]] = {}
+    for chain in chains:
+        if _is_whole(chain):
+            found.setdefault(chain[0].name, []).append(chain[0].partition)
+    return found
+
+
+def _whole_opened(storage: CutStorage, name: str) -> AbstractContextManager[IO[bytes]]:
+    return storage.reading(name, place=name)
+
+
+def _of_partitions(
+    partitions: Sequence[int], num_partitions: int, only: KeyFilter | None
+) -> KeyFilter:
+    """Which of some keys are of some partitions, and wanted."""
+
+    def wanted(keys: Int64Array) -> BoolArray:
+        found: BoolArray = np.isin(partitions_of(keys, num_partitions), partitions)
+        return found if only is None else found & only(keys)
+
+    return wanted
+
+
+def _read_whole(
+    store: EmbeddingStore, storage: CutStorage, name: str, wanted: KeyFilter | None
+) -> None:
+    """Adds the rows of a file that holds those of all partitions; None: all of them."""
+    make = describe_rows(store.layout, store.tables, store.seed)
+    if wanted is None:
+        with _whole_opened(storage, name) as opened:
+            load_rows(opened, store.rows, make, name)
+        return
+    rows = store.rows
+    with _whole_opened(storage, name) as opened, _whole_opened(storage, name) as keys_file:
+        for keys, records in read_records(opened, keys_file, store.layout, make, name):
+            chosen = wanted(keys)
+            try:
+                first = rows.append(np.ascontiguousarray(keys[chosen]))
+            except ValueError as error:
+                raise _unusable(name, f"the file is damaged: {error}") from error
+            rows.records_NR[first : rows.num_rows] = records[chosen]
+
+
 def _read_chain(
-    store: EmbeddingStore, storage: CutStorage, chain: Sequence[CutFile], num_partitions: int
+    store: EmbeddingStore,
+    storage: CutStorage,
+    chain: Sequence[CutFile],
+    num_partitions: int,
+    only: KeyFilter | None,
 ) -> None:
     """Adds the rows of one partition, from the newest file to the oldest: the first found stays."""
     runner = RangeRunner(1)
@@ -608,6 +686,8 @@ def _read_chain(
         for batch in _batches_of(store, storage, file, num_partitions):
             rows_U, _ = store.rows.find(batch.keys, runner)
             chosen = rows_U < 0
+            if only is not None:
+                chosen &= only(batch.keys)
             if len(deleted):
                 chosen &= ~np.isin(batch.keys, deleted)
             if batch.deleted.any():

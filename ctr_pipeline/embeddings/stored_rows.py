@@ -3,14 +3,12 @@
 No more than a fixed number of them is in memory at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from ctr_pipeline.embeddings.arrays import Float32Array, IdArray
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.log_chain import CutFile
-from ctr_pipeline.embeddings.row_file import describe_rows, read_values
+from ctr_pipeline.embeddings.log_chain import ParameterFiles
 from ctr_pipeline.embeddings.row_log import read_log
 from ctr_pipeline.embeddings.row_sorting import RowSorter, SortedRows
 from ctr_pipeline.embeddings.store import EmbeddingStore, RowBlock
@@ -108,45 +106,20 @@ class StoredRows:
         return self._store.gather_parts(prepared, num_leading)
 
 
-def open_row_file(
-    store: EmbeddingStore, open_file: Callable[[], IO[bytes]], workspace: Path
-) -> StoredRows:
-    """The rows that `EmbeddingStore.save` wrote.
-
-    Args:
-        store: Empty; any that could load them.
-        open_file: Opens them to be read.
-        workspace: Folder on whose disk they are sorted.
-
-    Raises:
-        CheckpointError: The file is damaged, or its rows are of another make.
-        RunFolderError: The disk is full or the folder cannot be written.
-    """
-    make = describe_rows(store.layout, store.tables, store.seed)
-    with open_file() as file, open_file() as keys_file, RowSorter(workspace, store.width) as sorter:
-        place = Path(file.name).name
-        for keys, values in read_values(file, keys_file, store.layout, make, place):
-            sorter.add(keys, values)
-        return StoredRows(store, _finished(sorter, place))
-
-
-def open_row_log(
+def open_stored_rows(
     store: EmbeddingStore,
     storage: CutStorage,
-    chains: Sequence[Sequence[CutFile]],
-    *,
-    num_partitions: int,
-    trained_by: int,
+    files: ParameterFiles,
     workspace: Path,
+    *,
     most_held: int = _MOST_HELD,
 ) -> StoredRows:
-    """The rows of all partitions at a cut.
+    """The rows of a checkpoint.
 
     Args:
         store: Empty; any that could restore them.
         storage: Where the files are.
-        chains: Files of each partition, base first.
-        trained_by: Servers that held a share of the rows each.
+        files: The checkpoint's.
         workspace: Folder on whose disk they are sorted.
         most_held: Rows in memory at once; those of one batch in any case.
 
@@ -155,10 +128,11 @@ def open_row_log(
         RunFolderError: The disk is full or the folder cannot be written.
     """
     with RowSorter(workspace, store.width) as sorter:
+        chains, num_partitions = files.chains, files.num_partitions
         for rows in read_log(store, storage, chains, num_partitions=num_partitions):
             sorter.add(rows.keys, rows.values_NW, age=rows.age, deleted_N=rows.deleted_N)
         found = _finished(sorter, storage.address)
-        return StoredRows(store, found, trained_by=trained_by, most_held=most_held)
+        return StoredRows(store, found, trained_by=files.trained_by, most_held=most_held)
 
 
 def _finished(sorter: RowSorter, place: str) -> SortedRows:

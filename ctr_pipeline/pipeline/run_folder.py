@@ -613,6 +613,13 @@ class RunFolder:
         with durable.os_errors_explained(self.checkpoints):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
 
+    def leave_job(self) -> None:
+        """Forgets the job that trained here: what it has trained is in its checkpoints."""
+        with durable.os_errors_explained(self.job):
+            if self.job.is_dir():
+                shutil.rmtree(self.job)
+        self.checkpoint_storage.delete([MARKER])
+
     def has_results(self) -> bool:
         """Whether training, or a stage after it, has begun here."""
         return any((self.path / name).exists() for name in _LEFTOVERS)
@@ -676,29 +683,6 @@ def discard_unlocked(scoring: Path) -> None:
             if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
                 with RunFolder(left).locked():
                     shutil.rmtree(left, ignore_errors=True)
-
-
-def require_mode(run: RunFolder, *, has_members: bool) -> None:
-    """Refuses to resume what was trained otherwise: checkpoints of a job and of one process differ.
-
-    Args:
-        has_members: Whether the training that resumes is a job with members.
-
-    Raises:
-        RunFolderError: The one before was not, or was where this one is not.
-        CtrPipelineError: Its config cannot be read.
-    """
-    keys = {one.key for one in run.checkpoint_storage.list("")} - {RESOLVED_CONFIG}
-    of_job = MARKER in keys or (run.job / "spec.json").exists()
-    if keys - {MARKER} and of_job != has_members:
-        mode = "processes" if of_job else "local"
-        if run.config.exists():
-            mode = load_config(run.config).config.runtime.mode
-        raise RunFolderError(
-            f"was trained with runtime.mode: {mode}",
-            place=run.checkpoints_at or str(run.path),
-            remedy=f"Resume with --set runtime.mode={mode}, or give --overwrite to start anew",
-        )
 
 
 def model_fingerprint(config: Config) -> str:

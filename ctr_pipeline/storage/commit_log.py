@@ -2,6 +2,7 @@
 
 import io
 import secrets
+import time
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -96,6 +97,17 @@ class CommitReader:
                 return self.newest()
         return None
 
+    def manifests(self) -> Iterator[Manifest | CheckpointError]:
+        """All commits, the newest first; in place of a damaged one, what is wrong with it."""
+        for commit_id in self.commit_ids():
+            try:
+                manifest = self.manifest(commit_id)
+            except CheckpointError as error:
+                yield error
+            else:
+                if manifest is not None:
+                    yield manifest
+
     def manifest(self, commit_id: CommitId) -> Manifest | None:
         """The commit of an id; None where there is a seal instead, or retention has deleted it.
 
@@ -145,22 +157,22 @@ class CommitReader:
             return
         raise CheckpointError(what, place=self._place(part.key))
 
-    def pin(self, consumer: str) -> Manifest | None:
-        """The newest commit, whose parts stay until the consumer's next pin or `unpin`.
+    def pin(self, consumer: str, manifest: Manifest, *, until: float) -> bool:
+        """Keeps the parts of a commit until the consumer's next pin, `unpin` or some time.
 
         Args:
             consumer: A name of letters, digits, `_` and `-`.
+            manifest: The commit.
+            until: Unix time, seconds.
 
         Returns:
-            The commit; None where nothing is committed.
+            Whether the commit is there; retention may have deleted it before.
         """
-        while (manifest := self.newest()) is not None:
-            self.storage.write(pin_key(consumer), encode_pin(manifest))
-            # Retention deletes a manifest first and looks for pins of its parts then.
-            self._entries.pop(manifest.commit_id)
-            if self._entry(manifest.commit_id) is not None:
-                return manifest
-        return None
+        keys = tuple(part.key for part in manifest.parts)
+        self.storage.write(pin_key(consumer), encode_pin(Pin(manifest.commit_id, keys, until)))
+        # Retention deletes a manifest first and looks for pins of its parts then.
+        self._entries.pop(manifest.commit_id, None)
+        return self._entry(manifest.commit_id) is not None
 
     def unpin(self, consumer: str) -> None:
         """Parts that only this consumer needs may be deleted."""
@@ -188,12 +200,17 @@ class CommitReader:
         return self._entries[commit_id]
 
     def _pins(self) -> list[Pin]:
-        pins = []
+        """Those whose time is not over."""
+        now, pins = time.time(), []
         for one in self.storage.list(PINS):
             try:
-                pins.append(decode_pin(self.storage.read(one.key), place=self._place(one.key)))
+                pin = decode_pin(self.storage.read(one.key), place=self._place(one.key))
             except ObjectMissingError:
                 continue  # unpinned meanwhile
+            if pin.until > now:
+                pins.append(pin)
+            else:
+                self.storage.delete([one.key])
         return pins
 
 
@@ -251,19 +268,27 @@ class CommitWriter(CommitReader):
         """Higher than that of all writers before."""
         return self._next_id.generation
 
+    def part_prefix(self, attempt: str | None = None) -> str:
+        """What begins the keys of parts of the next commit, which other processes may write.
+
+        Args:
+            attempt: Hexadecimal digits that the keys of parts written together share; None: drawn.
+        """
+        # Another attempt has another key: what the first one left may still arrive.
+        return part_key(self._next_id, f"{self._token}{attempt or secrets.token_hex(4)}", "")
+
     @contextmanager
     def create_part(self, name: str, attempt: str | None = None) -> Iterator["PartFile"]:
         """A part of the next commit, whole once the block ends; nothing of it counts before that.
 
         Args:
             name: Ends its key.
-            attempt: Hexadecimal digits that the keys of parts written together share; None: drawn.
+            attempt: As for `part_prefix`.
 
         Raises:
             StorageAwayError: Write it again, in another attempt.
         """
-        # Another attempt has another key: what the first one left may still arrive.
-        key = part_key(self._next_id, f"{self._token}{attempt or secrets.token_hex(4)}", name)
+        key = self.part_prefix(attempt) + name
         with self.storage.create(key) as file, PartFile(file, key) as part:
             yield part
 
@@ -324,14 +349,15 @@ class CommitWriter(CommitReader):
         for commit_id in doomed:
             del manifests[commit_id]
             self._entries.pop(commit_id, None)
-        unneeded = unneeded_parts(
-            [one.key for one in self.storage.list(PARTS)],
-            kept=[one for one in manifests.values() if one is not None],
-            # A consumer that pinned a manifest before it went keeps the parts.
-            pins=self._pins(),
-            before=self._next_id,
+        needed = {part.key for one in manifests.values() if one is not None for part in one.parts}
+        # A consumer that pinned a manifest before it went keeps the parts.
+        needed.update(key for pin in self._pins() for key in pin.keys)
+        present = [one.key for one in self.storage.list(PARTS)]
+        self.storage.delete(unneeded_parts(present, needed, before=self._next_id))
+        # What a process was writing that died.
+        self.storage.delete_unfinished(
+            lambda key: bool(unneeded_parts([key], set(), before=self._next_id))
         )
-        self.storage.delete(unneeded)
 
     def _take_over(self) -> Seal:
         while True:

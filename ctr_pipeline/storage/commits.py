@@ -17,12 +17,12 @@ Pure: nothing here reads or writes.
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from ctr_pipeline.errors import CheckpointError
+from ctr_pipeline.errors import CheckpointError, StorageError
 
 MANIFESTS = "manifests"
 PARTS = "parts"
@@ -90,10 +90,15 @@ class Seal:
 
 @dataclass(frozen=True)
 class Pin:
-    """Parts that a consumer reads, and the commit that they are of."""
+    """Parts that a consumer reads, and the commit that they are of.
+
+    Attributes:
+        until: Unix time, seconds, after which it counts no more: its consumer was killed.
+    """
 
     commit_id: CommitId
     keys: tuple[str, ...]
+    until: float
 
 
 Entry = Manifest | Seal
@@ -156,15 +161,15 @@ def superseded(commit_ids: Iterable[CommitId], *, kept: AbstractSet[CommitId]) -
 
 
 def unneeded_parts(
-    present: Iterable[str], *, kept: Iterable[Manifest], pins: Iterable[Pin], before: CommitId
+    present: Iterable[str], needed: AbstractSet[str], *, before: CommitId
 ) -> list[str]:
-    """Keys of parts that no kept manifest and no pin names.
+    """Keys of parts that nobody needs.
 
     Args:
+        present: Keys of all parts.
+        needed: Those that manifests and pins name.
         before: Parts of this commit and later ones may still be written, and stay.
     """
-    needed = {part.key for manifest in kept for part in manifest.parts}
-    needed.update(key for pin in pins for key in pin.keys)
     return sorted(
         key
         for key in present
@@ -202,11 +207,17 @@ def decode_entry(commit_id: CommitId, data: bytes, *, place: str) -> Entry:
         raise CheckpointError("has another form than a manifest", place=place) from error
 
 
-def encode_pin(manifest: Manifest) -> bytes:
-    """The object of a pin on a commit."""
-    commit_id = manifest.commit_id
-    keys: Sequence[str] = [part.key for part in manifest.parts]
-    return _encode({"generation": commit_id.generation, "number": commit_id.number, "keys": keys})
+def encode_pin(pin: Pin) -> bytes:
+    """The object of a pin."""
+    commit_id = pin.commit_id
+    return _encode(
+        {
+            "generation": commit_id.generation,
+            "number": commit_id.number,
+            "keys": pin.keys,
+            "until": pin.until,
+        }
+    )
 
 
 def decode_pin(data: bytes, *, place: str) -> Pin:
@@ -216,13 +227,16 @@ def decode_pin(data: bytes, *, place: str) -> Pin:
         place: As errors name it.
 
     Raises:
-        CheckpointError: It is damaged, or of another format.
+        StorageError: It is damaged, or of another format.
     """
-    found = _decode(data, place)
     try:
-        return Pin(CommitId(found["generation"], found["number"]), tuple(found["keys"]))
-    except (KeyError, TypeError) as error:
-        raise CheckpointError("has another form than a pin", place=place) from error
+        found = _decode(data, place)
+        commit_id = CommitId(found["generation"], found["number"])
+        return Pin(commit_id, tuple(found["keys"]), float(found["until"]))
+    except (CheckpointError, KeyError, TypeError) as error:
+        raise StorageError(
+            "is no pin, so no checkpoint is deleted", place=place, remedy="Remove it"
+        ) from error
 
 
 def _digits(commit_id: CommitId) -> str:

@@ -5,7 +5,7 @@ Axes: B batch, F fields, N numbers.
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
-from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.dataset.order import BatchesLeft, DoneBatches, EpochOrder
 from ctr_pipeline.training.lookup import EmbeddingLookup
 from ctr_pipeline.training.profile import Stage, StageClock
 
@@ -75,15 +75,12 @@ class Turn:
 EVERY_BATCH = Turn(0, 1, 1)
 
 
-def position_after(order: EpochOrder, start: Position, num_batches: int) -> Position:
+def position_after(left: BatchesLeft, start: Position, num_batches: int) -> Position:
     """The position so many batches further on, at most the start of the next epoch."""
-    task, batch = start.task, start.batch + num_batches
-    while task < order.num_tasks and batch >= order.batches_of(task):
-        batch -= order.batches_of(task)
-        task += 1
-    if task >= order.num_tasks:
-        return Position(order.epoch + 1, 0, 0)
-    return Position(order.epoch, task, batch)
+    _, following = left.after(start.task, start.batch, num_batches)
+    return (
+        Position(start.epoch + 1, 0, 0) if following is None else Position(start.epoch, *following)
+    )
 
 
 def pad(rows: EncodedRows, batch_size: int) -> EncodedRows:
@@ -112,6 +109,7 @@ def epoch_batches(
     *,
     clock: StageClock | None = None,
     turn: Turn = EVERY_BATCH,
+    done: Sequence[DoneBatches] = (),
 ) -> Iterator[Batch]:
     """Yields the batches of one epoch from `start` on, with their embedding rows found or created.
 
@@ -125,21 +123,26 @@ def epoch_batches(
         locating: Lock that is held while rows may be created.
         clock: Measures the stages of the thread that takes the batches.
         turn: Which batches to yield, counted from `start`.
+        done: Batches that are not to be trained.
     """
     clock = clock or StageClock()
     clock.start()
     num_passed, mine = 0, turn.of_step(turn.step_batches)
-    for task_rows in order.tasks(start.task):
-        task = task_rows.task
-        first_batch = start.batch if task == start.task else 0
-        for number, rows in enumerate(reader.read_task(task_rows, order.batch_size)):
-            if number < first_batch:
+    left = BatchesLeft(order, done)
+    for task in range(start.task, order.num_tasks):
+        wanted = set(left.of_task(task))
+        if task == start.task:
+            wanted -= set(range(start.batch))
+        if not wanted:
+            continue
+        for number, rows in enumerate(reader.read_task(order.rows_of(task), order.batch_size)):
+            if number not in wanted:
                 continue
             num_passed += 1
             if (num_passed - 1) % turn.step_batches not in mine:
                 continue
             position = Position(order.epoch, task, number)
-            following = position_after(order, position, 1)
+            following = position_after(left, position, 1)
             num_valid = rows.num_rows
             whole = pad(rows, order.batch_size)
             clock.lap(Stage.READ)

@@ -1,17 +1,102 @@
-"""Checkpoints of training on one machine: commits to a storage, each either whole or absent.
+"""Checkpoints of training: commits to a storage, each either whole or absent.
 
 The state is in the manifest, the parameters are in parts. Training resumes from the newest whole
-one; damage is detected before anything is loaded.
+one; damage is detected before anything is loaded. One process, the first of several replicas and
+the master of a job commit to the same storage, one after another, so each goes on from what another
+one has written.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
+from ctr_pipeline.embeddings.cut_storage import CutStorage
+from ctr_pipeline.embeddings.log_chain import CutFile, ParameterFiles
 from ctr_pipeline.errors import CheckpointError, CtrPipelineError
 from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter
-from ctr_pipeline.storage.commits import CommitId, Manifest, Part
+from ctr_pipeline.storage.commits import CommitId, Manifest, Part, manifest_key
 from ctr_pipeline.storage.protocol import Storage, StorageAwayError
+
+NUMBER, STEP, TRAINING, FILES = "number", "step", "training", "files"
+"""Keys of a commit: which checkpoint it is; steps done; where training stands; its files."""
+
+
+def number_of(manifest: Manifest) -> int:
+    """Which checkpoint a commit is; 0: none."""
+    number = manifest.state.get(NUMBER, 0)
+    return number if isinstance(number, int) else 0
+
+
+def is_of_training(manifest: Manifest) -> bool:
+    """Whether any kind of training can go on from it.
+
+    From a checkpoint that was taken while batches were on their way to several servers only a job
+    can: it knows what each of them had applied.
+    """
+    return isinstance(manifest.state.get(TRAINING), dict)
+
+
+def newest_number(storage: Storage) -> int:
+    """The newest readable checkpoint in a storage; 0: there is none."""
+    return next(map(number_of, _readable(storage)), 0)
+
+
+def newest_step(storage: Storage) -> int | None:
+    """Steps of the newest readable checkpoint in a storage; None: there is none."""
+    return next((int(one.state[STEP]) for one in _readable(storage)), None)
+
+
+def _readable(storage: Storage) -> Iterator[Manifest]:
+    return (one for one in CommitReader(storage).manifests() if isinstance(one, Manifest))
+
+
+def require_to_go_on(storage: Storage) -> None:
+    """Refuses checkpoints that only a job can go on from.
+
+    Raises:
+        CheckpointError: There are such, and no others.
+    """
+    found = list(_readable(storage))
+    if found and not any(map(is_of_training, found)):
+        raise CheckpointError(
+            "all checkpoints were taken while batches were on their way to several servers, so "
+            "only several processes can go on from them",
+            place=storage.address,
+            remedy="Resume as it was begun until the end of an epoch or 'ctrpipe stop', or give "
+            "--overwrite to start anew",
+        )
+
+
+def files_of(manifest: Manifest) -> ParameterFiles:
+    """Files of the parameters of a commit.
+
+    Raises:
+        CheckpointError: It does not say.
+    """
+    try:
+        found = manifest.state[FILES]
+        return ParameterFiles(
+            chains=tuple(
+                tuple(CutFile(**file) for file in chain["files"]) for chain in found["partitions"]
+            ),
+            dense=tuple(CutFile(**file) for file in found["dense"]),
+            trained_by=len(found["versions"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            "does not say where its parameters are", place=manifest_key(manifest.commit_id)
+        ) from error
+
+
+def _describe_files(rows: Part, dense: Part, num_dense: int) -> dict[str, Any]:
+    whole = CutFile(rows.key, rows.num_bytes, rows.crc32, 0, 0, "whole", 0)
+    given = CutFile(dense.key, dense.num_bytes, dense.crc32, num_dense, -1, "dense", 0)
+    return {
+        "partitions": [{"files": [asdict(whole)]}],
+        "dense": [asdict(given)] if num_dense else [],
+        "versions": [0],
+    }
 
 
 @dataclass(frozen=True)
@@ -24,25 +109,28 @@ class Checkpoint:
     @property
     def state(self) -> Mapping[str, Any]:
         """State of the trainer, as JSON."""
-        return self.manifest.state
+        state: Mapping[str, Any] = self.manifest.state[TRAINING]
+        return state
+
+    @property
+    def number(self) -> int:
+        """Those of later ones are higher."""
+        return number_of(self.manifest)
+
+    @property
+    def storage(self) -> CutStorage:
+        """Where its files are."""
+        return CutStorage(self.commits.storage)
+
+    @property
+    def files(self) -> ParameterFiles:
+        """Files of its parameters."""
+        return files_of(self.manifest)
 
     @property
     def step(self) -> int:
         """Steps done when it was taken."""
-        return int(self.state["step"])
-
-    def open(self, name: str) -> IO[bytes]:
-        """Opens a part to be read.
-
-        Raises:
-            CheckpointError: There is none of this name.
-        """
-        for part in self.manifest.parts:
-            if part.name == name:
-                return self.commits.open_part(part)
-        raise CheckpointError(
-            f"has no '{name}'", place=self.commits.place_of(self.manifest.commit_id)
-        )
+        return int(self.manifest.state[STEP])
 
 
 class Checkpoints:
@@ -59,13 +147,20 @@ class Checkpoints:
         self._passed_over: set[CommitId] = set()
 
     def save(
-        self, state: Mapping[str, Any], writers: Mapping[str, Callable[[IO[bytes]], None]]
+        self,
+        state: Mapping[str, Any],
+        *,
+        rows: Callable[[IO[bytes]], None],
+        dense: Callable[[IO[bytes]], None],
+        num_dense: int,
     ) -> Checkpoint:
         """Writes a checkpoint; of several of one step the last one counts.
 
         Args:
             state: As JSON; its `step` is the steps done.
-            writers: What writes each part, by name.
+            rows: Writes the embedding rows, as of `row_file`.
+            dense: Writes the dense parameters, as of `DenseParameters`.
+            num_dense: How many there are.
 
         Raises:
             FencedError: Another process saves checkpoints here.
@@ -76,11 +171,19 @@ class Checkpoints:
         writer = self._writer
         parts: list[Part] = []
         try:
-            for name, write in writers.items():
+            for name, write in (("rows.bin", rows), ("dense.bin", dense)):
                 with writer.create_part(name) as file:
                     write(file)
                 parts.append(file.part)
-            return Checkpoint(writer.commit(parts, state), writer)
+            before = (one for one in writer.manifests() if isinstance(one, Manifest))
+            content = {
+                NUMBER: 1 + next(map(number_of, before), 0),
+                STEP: state["step"],
+                "taken_at": time.time(),
+                TRAINING: state,
+                FILES: _describe_files(parts[0], parts[1], num_dense),
+            }
+            return Checkpoint(writer.commit(parts, content), writer)
         except StorageAwayError:
             raise  # It may have been committed.
         except CtrPipelineError:
@@ -104,6 +207,24 @@ class Checkpoints:
             )
         return self._verified(manifest)
 
+    def load_epoch(self, epoch: int) -> Checkpoint:
+        """Verifies the last one at the end of an epoch.
+
+        Args:
+            epoch: From 0.
+
+        Raises:
+            CheckpointError: There is none, or it is damaged.
+        """
+        end = {"epoch": epoch + 1, "task": 0, "batch": 0}
+        for manifest in self._readable():
+            if manifest.state[TRAINING]["position"] == end:
+                return self._verified(manifest)
+        raise CheckpointError(
+            f"has no readable checkpoint of the end of epoch {epoch + 1}",
+            place=self._storage.address,
+        )
+
     def load_newest(self, log: Callable[[str], None]) -> Checkpoint | None:
         """Verifies the newest whole checkpoint and warns of damaged ones that it skips.
 
@@ -114,11 +235,12 @@ class Checkpoints:
             CheckpointError: There are checkpoints, and all of them are damaged.
         """
         newest: CheckpointError | None = None
-        for commit_id in self._commits.commit_ids():
+        for found in self._commits.manifests():
             try:
-                manifest = self._commits.manifest(commit_id)
-                if manifest is not None:
-                    return self._verified(manifest)
+                if isinstance(found, CheckpointError):
+                    raise found
+                if is_of_training(found):
+                    return self._verified(found)
             except CheckpointError as error:
                 log(f"Skipping a checkpoint: {error}")
                 newest = newest or error
@@ -153,19 +275,17 @@ class Checkpoints:
         """The last one of each step, the newest first."""
         found: dict[int, Manifest] = {}
         for manifest in self._readable():
-            found.setdefault(int(manifest.state["step"]), manifest)
+            found.setdefault(int(manifest.state[STEP]), manifest)
         return found
 
     def _readable(self) -> Iterator[Manifest]:
-        for commit_id in self._commits.commit_ids():
-            if commit_id in self._passed_over:
-                continue
-            try:
-                manifest = self._commits.manifest(commit_id)
-            except CheckpointError:
-                continue
-            if manifest is not None:
-                yield manifest
+        for found in self._commits.manifests():
+            if (
+                isinstance(found, Manifest)
+                and found.commit_id not in self._passed_over
+                and is_of_training(found)
+            ):
+                yield found
 
     def _verified(self, manifest: Manifest) -> Checkpoint:
         for part in manifest.parts:

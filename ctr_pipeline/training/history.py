@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,25 @@ def load_history(path: Path) -> list[EpochRecord]:
         raise CheckpointError(
             f"is damaged ({error})", place=str(path), remedy="Train again, or restore the file"
         ) from error
+
+
+def judged_history(state: Mapping[str, Any], path: Path) -> list[EpochRecord]:
+    """The epochs until a checkpoint, with one that was validated after it.
+
+    Args:
+        state: The checkpoint's, as JSON.
+        path: `history.csv` of the training.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    known, num_epochs = state["history"], state["position"]["epoch"]
+    # A job takes the checkpoint at the end of an epoch before the epoch is validated.
+    if len(known) < num_epochs:
+        found = load_history(path)
+        if len(known) < len(found) <= num_epochs:
+            return found
+    return [EpochRecord(**record) for record in known]
 
 
 def save_history(path: Path, history: Sequence[EpochRecord]) -> None:

@@ -68,18 +68,3 @@ class DenseValues(Protocol):
     @property
     def values(self) -> NDArray[np.float32]:
         """All parameters, one after another."""
-
-
-class DenseRows(DenseValues, Protocol):
-    """Dense parameters with their optimizer."""
-
-    def update(
-        self, gradient: NDArray[np.float32], *, step: int, learning_rate_factor: float
-    ) -> None:
-        """One step of the optimizer."""
-
-    def save(self, file: IO[bytes]) -> None:
-        """Writes values and optimizer state."""
-
-    def load(self, file: IO[bytes]) -> None:
-        """Replaces values and optimizer state with the ones that `save` wrote."""

@@ -1,53 +1,52 @@
-"""Trained parameters in a checkpoint: embedding rows, dense parameters and optimizer state."""
+"""Trained parameters of a checkpoint: embedding rows, dense parameters and optimizer state."""
 
-import threading
-from collections.abc import Callable
-from typing import IO
+from pathlib import Path
 
+from ctr_pipeline.embeddings.dense import DenseParameters
+from ctr_pipeline.embeddings.dense_log import restore_range
+from ctr_pipeline.embeddings.row_log import KeyFilter, restore_rows
+from ctr_pipeline.embeddings.store import EmbeddingStore
+from ctr_pipeline.embeddings.stored_rows import StoredRows, open_stored_rows
 from ctr_pipeline.training.checkpoint import Checkpoint
-from ctr_pipeline.training.lookup import DenseRows, SavedRows
-
-_ROWS_FILE = "rows.bin"
-_DENSE_FILE = "dense.bin"
 
 
-def parameter_writers(
-    embeddings: SavedRows, dense: DenseRows, locating: threading.Lock
-) -> dict[str, Callable[[IO[bytes]], None]]:
-    """Returns the writers of a checkpoint's parts, by name.
+def load_rows(
+    checkpoint: Checkpoint, store: EmbeddingStore, *, only: KeyFilter | None = None
+) -> None:
+    """Replaces all rows of a store.
 
     Args:
-        locating: Lock that is held while rows are written or created.
-    """
-
-    def save_rows(file: IO[bytes]) -> None:
-        with locating:
-            embeddings.save(file)
-
-    return {_ROWS_FILE: save_rows, _DENSE_FILE: dense.save}
-
-
-def load_parameters(checkpoint: Checkpoint, embeddings: SavedRows, dense: DenseRows) -> None:
-    """Loads embedding rows and dense parameters from a checkpoint.
+        only: Which are wanted; None: all.
 
     Raises:
-        CheckpointError: The checkpoint belongs to another model.
+        CheckpointError: The checkpoint is damaged or belongs to another model.
     """
-    with open_rows(checkpoint) as file:
-        embeddings.load(file)
-    load_dense(checkpoint, dense)
+    files = checkpoint.files
+    restore_rows(
+        store,
+        checkpoint.storage,
+        files.chains,
+        num_partitions=files.num_partitions,
+        cut=checkpoint.number,
+        only=only,
+    )
 
 
-def load_dense(checkpoint: Checkpoint, dense: DenseRows) -> None:
-    """Loads the dense parameters from a checkpoint.
+def open_rows(checkpoint: Checkpoint, store: EmbeddingStore, workspace: Path) -> StoredRows:
+    """The rows, which stay on disk; see `open_stored_rows`.
 
     Raises:
-        CheckpointError: The checkpoint belongs to another model.
+        CheckpointError: The checkpoint is damaged or belongs to another model.
     """
-    with checkpoint.open(_DENSE_FILE) as file:
-        dense.load(file)
+    return open_stored_rows(store, checkpoint.storage, checkpoint.files, workspace)
 
 
-def open_rows(checkpoint: Checkpoint) -> IO[bytes]:
-    """Opens the embedding rows that `SavedRows.save` wrote."""
-    return checkpoint.open(_ROWS_FILE)
+def load_dense(checkpoint: Checkpoint, dense: DenseParameters) -> None:
+    """Replaces the dense parameters and their optimizer state.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or belongs to another model.
+    """
+    restore_range(
+        dense, checkpoint.storage, checkpoint.files.dense, first=0, num_dense=len(dense.values)
+    )

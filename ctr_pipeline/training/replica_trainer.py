@@ -20,17 +20,17 @@ from typing import IO, Any
 
 from ctr_pipeline import interruption
 from ctr_pipeline.config.models import TrainConfig
-from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.dataset.order import BatchesLeft, EpochOrder
+from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import ProgressTask
 from ctr_pipeline.specs.learning_rate_scaling import scale_of
 from ctr_pipeline.storage.commit_log import FencedError
 from ctr_pipeline.training.batches import EVERY_BATCH, Batch, Turn, position_after
-from ctr_pipeline.training.checkpoint import Checkpoints
+from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.events import EventLog
 from ctr_pipeline.training.history import WorldRecord
-from ctr_pipeline.training.lookup import DenseRows
 from ctr_pipeline.training.profile import Stage
 from ctr_pipeline.training.replicas import (
     Joined,
@@ -77,7 +77,7 @@ class ReplicaTrainer(Trainer):
         config: TrainConfig,
         compiled: CompiledModel,
         embeddings: ReplicatedRows | ServedRows,
-        dense: DenseRows,
+        dense: DenseParameters,
         files: TrainerFiles,
         replicas: Replicas,
         fixed_batches: int | None = None,
@@ -118,6 +118,11 @@ class ReplicaTrainer(Trainer):
     @property
     def _writes_files(self) -> bool:
         return self._world_turn.rank == 0
+
+    def _load_rows(self, checkpoint: Checkpoint) -> None:
+        # Servers have read theirs themselves, see `ServedRows.restore`.
+        if self._served is None:
+            super()._load_rows(checkpoint)
 
     def scalars(self, step: int, **values: float) -> None:
         """Writes events, if this replica is the first."""
@@ -163,15 +168,6 @@ class ReplicaTrainer(Trainer):
             self._report_progress()
             if interruption.requested():
                 return False
-
-    def _is_between_epochs(self) -> bool:
-        position = self.state.position
-        return position.task == 0 and position.batch == 0
-
-    @property
-    def _awaits_validation(self) -> bool:
-        """Whether the world changed while servers were asked for the rows of the validation."""
-        return self._is_between_epochs() and self.state.epoch_rows > 0
 
     def _join(self) -> None:
         """Joins the next world, with the parameters of those that are further than this replica."""
@@ -271,10 +267,10 @@ class ReplicaTrainer(Trainer):
 
     def _steps(self, ahead: Iterable[Batch], order: EpochOrder) -> Iterator[int]:
         own, turn = iter(ahead), self._world_turn
+        left = BatchesLeft(order, self.state.done)
         while self.state.position.epoch == order.epoch:
-            task, before = self.state.position.task, self.state.epoch_rows
-            num_left = order.num_batches - order.batches_before(task) - self.state.position.batch
-            num_batches = min(turn.step_batches, num_left)
+            place, before = self.state.position, self.state.epoch_rows
+            num_batches, _ = left.after(place.task, place.batch, turn.step_batches)
             batches = list(islice(own, len(turn.of_step(num_batches))))
             self._lap(Stage.AWAIT_BATCH)
             self._replicas.require_unchanged()
@@ -282,7 +278,7 @@ class ReplicaTrainer(Trainer):
                 if turn.step_batches == 1:
                     self._step(batches[0])
                 else:
-                    self._step_together(batches, num_batches, order)
+                    self._step_together(batches, num_batches, left)
             except WorldChanged:
                 self._steps_repeated += 1
                 raise
@@ -290,12 +286,13 @@ class ReplicaTrainer(Trainer):
             self._report_progress_in_time()
             yield self.state.epoch_rows - before
 
-    def _step_together(self, batches: Sequence[Batch], num_batches: int, order: EpochOrder) -> None:
+    def _step_together(self, batches: Sequence[Batch], num_batches: int, left: BatchesLeft) -> None:
         """Makes a step of the world.
 
         Args:
             batches: Those that are trained here; near the end of an epoch there may be none.
             num_batches: How many batches all replicas train in the step.
+            left: What is to be trained of the epoch.
         """
         state = self.state
         shares = []
@@ -327,7 +324,7 @@ class ReplicaTrainer(Trainer):
             self._update_rows(self._rows, total, of_all_runs, factor)
         self._lap(Stage.SPARSE_UPDATE)
         self._count_step(
-            position_after(order, state.position, num_batches),
+            position_after(left, state.position, num_batches),
             loss_sum=total.loss_sum,
             num_rows=total.num_examples,
             factor=factor,

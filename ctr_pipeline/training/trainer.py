@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ctr_pipeline import interruption
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
-from ctr_pipeline.dataset.order import EpochOrder
+from ctr_pipeline.dataset.order import DoneBatches, EpochOrder
+from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.eviction import oldest_step_kept
+from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import Progress, ProgressTask
 from ctr_pipeline.storage.protocol import Storage
@@ -32,8 +34,8 @@ from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.events import EventLog, ScalarLog
 from ctr_pipeline.training.history import EpochRecord, RefitRecord, WorldRecord, save_history
-from ctr_pipeline.training.lookup import DenseRows, SavedRows
-from ctr_pipeline.training.parameters import load_parameters, parameter_writers
+from ctr_pipeline.training.lookup import SavedRows
+from ctr_pipeline.training.parameters import load_dense, load_rows
 from ctr_pipeline.training.profile import Stage, StageClock, TrainingProfile
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import StepGradients, TrainingStep
@@ -50,6 +52,8 @@ class TrainingState:
 
     Attributes:
         position: The next batch to train.
+        done: Batches of this epoch that are over, of those from there on: workers that shared it
+            have left gaps.
         step: Batches trained.
         epoch_loss_sum: Sum of the loss of this epoch's rows so far.
         epoch_rows: Rows of this epoch so far.
@@ -66,6 +70,7 @@ class TrainingState:
     """
 
     position: Position = field(default_factory=lambda: Position(0, 0, 0))
+    done: list[DoneBatches] = field(default_factory=list)
     step: int = 0
     epoch_loss_sum: float = 0.0
     epoch_rows: int = 0
@@ -88,6 +93,7 @@ class TrainingState:
         """Reads the state that `to_json` wrote."""
         known = dict(values)
         known["position"] = Position(**known["position"])
+        known["done"] = [(first, end, mask) for first, end, mask in known["done"]]
         known["history"] = [EpochRecord(**record) for record in known["history"]]
         known["worlds"] = [WorldRecord(**record) for record in known["worlds"]]
         if known.get("refit") is not None:
@@ -135,7 +141,7 @@ class Trainer:
         config: TrainConfig,
         compiled: CompiledModel,
         embeddings: SavedRows,
-        dense: DenseRows,
+        dense: DenseParameters,
         train: EncodedReader,
         valid: EncodedReader | None,
         files: TrainerFiles,
@@ -173,13 +179,21 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restores a checkpoint."""
-        load_parameters(checkpoint, self._embeddings, self._dense)
+        self._load_rows(checkpoint)
+        load_dense(checkpoint, self._dense)
         state = TrainingState.from_json(checkpoint.state)
         if state.history:
             # The number of epochs and the stopping rule may have changed since the checkpoint.
             decision = decide_stop(state.history, self._config.early_stopping, self._config.epochs)
             state.finished = decision.reason if decision.stop else ""
         self.state = state
+        if state.step:
+            self._last_factor = self._arithmetic.learning_rate_factor(state.step)
+
+    def _load_rows(self, checkpoint: Checkpoint) -> None:
+        if not isinstance(self._embeddings, EmbeddingStore):
+            raise TypeError("rows that are not here are not loaded here")
+        load_rows(checkpoint, self._embeddings)
 
     def fit(self) -> TrainingState:
         """Trains to the end, then restores the best epoch.
@@ -196,7 +210,10 @@ class Trainer:
         try:
             with interruption.deferred():
                 while not self.state.finished:
-                    self._run_epoch(events)
+                    if self._awaits_validation:
+                        self._end_epoch(self.state.position.epoch - 1, events)
+                    else:
+                        self._run_epoch(events)
                     if interruption.requested():
                         break
         finally:
@@ -246,6 +263,7 @@ class Trainer:
             self._locating,
             clock=self._stages_ahead,
             turn=self._turn,
+            done=state.done,
         )
         kind = "Training" if state.refit is None else "Training with validation rows"
         title = f"{kind}, epoch {epoch + 1} of {config.epochs}"
@@ -276,6 +294,15 @@ class Trainer:
                     return
             task.note(f"logloss {state.epoch_loss_sum / max(state.epoch_rows, 1):.4f}")
         self._end_epoch(epoch, events)
+
+    def _is_between_epochs(self) -> bool:
+        position = self.state.position
+        return position.task == 0 and position.batch == 0
+
+    @property
+    def _awaits_validation(self) -> bool:
+        """Whether training stopped at the end of an epoch, before it was validated."""
+        return self._is_between_epochs() and self.state.epoch_rows > 0
 
     @property
     def _turn(self) -> Turn:
@@ -376,6 +403,7 @@ class Trainer:
         elif state.refit is not None:
             self._count_refitted(epoch, state.refit)
         state.epoch_loss_sum, state.epoch_rows, state.epoch_seconds = 0.0, 0, 0.0
+        state.done = []
         self._lap(Stage.OTHER)
         self._save(None)
 
@@ -436,9 +464,16 @@ class Trainer:
     def _save(self, task: ProgressTask | None) -> None:
         if task is not None:
             task.note("checkpoint")
+
+        def save_rows(file: IO[bytes]) -> None:
+            with self._locating:
+                self._embeddings.save(file)
+
         self.checkpoints.save(
             self.state.to_json(),
-            parameter_writers(self._embeddings, self._dense, self._locating),
+            rows=save_rows,
+            dense=self._dense.save,
+            num_dense=len(self._dense.values),
         )
         self.checkpoints.retain(self._config.keep_checkpoints, self.state.best_step)
         self._last_checkpoint = self._clock()

@@ -39,6 +39,7 @@ from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
 from ctr_pipeline.progress import SilentProgress
+from ctr_pipeline.storage.commits import manifest_key
 
 NUM_ROWS = 1000
 NUM_TEST = 100
@@ -104,10 +105,18 @@ def take_cut(run, number, *, step=64, files=(), **changes):
         taken_at=1000.5,
     )
     known = CutFacts(**{**vars(facts), **changes})
-    manifest = CutManifest(known, CutFiles((), tuple(files), (), ()), {}, ())
+    manifest = CutManifest(known, CutFiles((), tuple(files), (), ()), {"history": []})
     CutStorage.at(run.checkpoints).begin(manifest.facts.job)
-    Cuts(CutStorage.at(run.checkpoints), None).save(manifest)
+    Cuts(CutStorage.at(run.checkpoints)).save(manifest)
     return known
+
+
+def forget_cut(storage, number):
+    storage.delete(
+        manifest_key(one.commit_id)
+        for one in storage.commits().manifests()
+        if one.state["number"] == number
+    )
 
 
 @pytest.fixture
@@ -175,7 +184,7 @@ def test_a_damaged_cut_is_passed_over_and_named(world):
     assert find_newest_cut(world.run, told).manifest.facts.cut == 3
     assert len(told.lines) == 1
     assert "number 4" in told.lines[0]
-    (world.run.checkpoints / "cut-000003.json").unlink()
+    forget_cut(CutStorage.at(world.run.checkpoints), 3)
     with pytest.raises(CheckpointError, match="no checkpoint is whole"):
         find_newest_cut(world.run, told)
 
@@ -187,7 +196,7 @@ def test_a_cut_that_training_deletes_meanwhile_is_no_damage(world, monkeypatch):
 
     def delete_after(cuts):
         found = numbers(cuts)
-        cuts.storage.delete(["cut-000004.json"])
+        forget_cut(cuts.storage, 4)
         return found
 
     monkeypatch.setattr(Cuts, "numbers", delete_after)

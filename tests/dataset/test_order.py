@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_pipeline.dataset.order import EpochOrder, permute, unpermute
+from ctr_pipeline.dataset.order import ALL_BATCHES, BatchesLeft, EpochOrder, permute, unpermute
 
 
 def rows_in_order(order: EpochOrder) -> np.ndarray:
@@ -118,3 +118,24 @@ def test_an_epoch_of_a_million_million_rows_is_counted_without_looking_at_each_t
     assert order.num_batches == (order.num_tasks - 2) * 64 + -(-short_rows // 1024) + -(
         -last_rows // 1024
     )
+
+
+@given(data=st.data(), num_rows=st.integers(1, 2000), batch_size=st.integers(1, 40))
+def test_batches_that_are_over_are_left_out_and_the_others_come_in_order(
+    data, num_rows, batch_size
+):
+    order = EpochOrder(num_rows, batch_size, seed=1, epoch=2, batches_per_task=4)
+    tasks = range(order.num_tasks)
+    every = [(task, batch) for task in tasks for batch in range(order.batches_of(task))]
+    over = data.draw(st.sets(st.sampled_from(every)))
+    whole = {task for task in tasks if data.draw(st.booleans())}
+    done = [(task, task + 1, ALL_BATCHES) for task in whole]
+    done += [(task, task + 1, 1 << batch) for task, batch in over]
+    left = BatchesLeft(order, done)
+    expected = [place for place in every if place not in over and place[0] not in whole]
+    assert [(task, batch) for task in tasks for batch in left.of_task(task)] == expected
+    for number, (task, batch) in enumerate(expected):
+        most = data.draw(st.integers(0, 9))
+        rest = expected[number:]
+        following = rest[most] if most < len(rest) else None
+        assert left.after(task, batch, most) == (min(most, len(rest)), following)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ctr_pipeline.distributed.coordination.ledger import frozen_elsewhere
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
 from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -31,6 +32,17 @@ PLAIN = JobSpec(
 def job_spec(**facts):
     """Of a job without tables and rows, unless they are given."""
     return change_spec(PLAIN, **facts)
+
+
+def frozen_before_training(cut):
+    """`TakeCut.frozen` of a cut that counts nothing yet."""
+    nothing = {
+        "position": {"epoch": 0, "task": 0, "batch": 0},
+        "done": [],
+        "history": [],
+        "best_step": None,
+    }
+    return frozen_elsewhere(nothing, cut, {}, None)
 
 
 def change_spec(spec, **changes):

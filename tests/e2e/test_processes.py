@@ -566,14 +566,10 @@ def test_a_stopped_run_is_resumed_with_other_members(data, tmp_path):
     assert sum(one.role == "ps" for one in view.members) == 3
     assert_same_epochs(load_history(run.output / "history.csv"), expected, tolerance=1e-3)
 
-    # It is refused with another model, and in the other mode.
-    for line, other, words in (
-        ("embedding_dim: 4", "embedding_dim: 5", "model.embedding_dim differs"),
-        ("mode: processes", "mode: local", "was trained with runtime.mode: processes"),
-    ):
-        run.config_path.write_text(text.replace(line, other))
-        with pytest.raises(RuntimeError, match=words):
-            run.call("train", str(run.config_path), "--resume", timeout_seconds=120)
+    # It is refused with another model.
+    run.config_path.write_text(text.replace("embedding_dim: 4", "embedding_dim: 5"))
+    with pytest.raises(RuntimeError, match=r"model.embedding_dim differs"):
+        run.call("train", str(run.config_path), "--resume", timeout_seconds=120)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="never more workers than cores")

@@ -8,7 +8,7 @@ from spoiled_world import good_world
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.storage.commit_log import CommitWriter
+from ctr_pipeline.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow
 
@@ -93,14 +93,15 @@ def test_damaged_checkpoint_is_passed_over(run, capfd, tmp_path, damaged):
     before = contents(run)
     checkpoints = run / "checkpoints"
     shutil.copytree(checkpoints, tmp_path / "before")
-    writer = CommitWriter(RunFolder(run).checkpoint_storage)
-    newest = writer.newest()
-    parts = []
-    for old in newest.parts:
-        with writer.create_part(old.name) as file:
-            file.write(writer.storage.read(old.key))
-        parts.append(file.part)
-    writer.commit(parts, newest.state)
+    saved = Checkpoints(RunFolder(run).checkpoint_storage)
+    newest = saved.load_newest(pytest.fail)
+    rows, dense = (newest.commits.storage.read(part.key) for part in newest.manifest.parts)
+    saved.save(
+        newest.state,
+        rows=lambda file: file.write(rows),
+        dense=lambda file: file.write(dense),
+        num_dense=newest.files.dense[0].num_rows,
+    )
     path = max(checkpoints.glob(damaged))
     path.write_bytes(path.read_bytes()[:-9])
     for command in (

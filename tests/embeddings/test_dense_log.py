@@ -127,6 +127,7 @@ def test_files_that_do_not_fit_are_refused_and_change_nothing(tmp_path):
     # A range that the damaged file has no part in can still be read.
     restore_range(zeros("adam", 4), CutStorage.at(tmp_path), files, first=0, num_dense=NUM_DENSE)
     path.unlink()
+    CutStorage.at(tmp_path).begin("job-1")
     with pytest.raises(CheckpointError, match="is missing"):
         restore_range(target, CutStorage.at(tmp_path), files, first=0, num_dense=NUM_DENSE)
     np.testing.assert_array_equal(target.values, before[0])

@@ -6,7 +6,7 @@ import pytest
 
 from ctr_pipeline.embeddings import log_chain
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.log_chain import CutFile, extend_chain, needs_base, unneeded_files
+from ctr_pipeline.embeddings.log_chain import CutFile, extend_chain, needs_base
 
 
 def make_file(kind, num_bytes=100, cut=1, partition=0):
@@ -49,26 +49,6 @@ def test_chains_grow_by_deltas_and_end_at_a_base():
     assert extend_chain((base,), delta) == (base, delta)
     assert extend_chain((base, delta), None) == (base, delta)
     assert extend_chain((base, delta), newer) == (newer,)
-
-
-def test_only_files_of_earlier_cuts_that_nobody_names_are_unneeded():
-    names = [log_chain.rows_name(3, "base", cut) for cut in (1, 2, 9)]
-    dense = [log_chain.dense_name(1_000_000, cut) for cut in (1, 9)]
-    strangers = ["cut-000001.json", "notes.txt", ".rows-0003-base-000001.arrow.12.tmp"]
-    present = [*names, *dense, *strangers]
-    assert unneeded_files(present, [names[1]], before_cut=9) == [dense[0], names[0]]
-    assert unneeded_files(present, present, before_cut=99) == []
-    assert set(unneeded_files(present, [], before_cut=10)) == {*names, *dense}
-
-
-def test_names_tell_their_cut():
-    assert log_chain.cut_of(log_chain.rows_name(12345, "delta", 1_234_567)) == 1_234_567
-    assert log_chain.cut_of(log_chain.dense_name(7, 3)) == 3
-    assert log_chain.cut_of("rows-0001-dense-000001.arrow") is None
-    names = {
-        log_chain.rows_name(p, k, c) for p in (0, 11) for k in ("base", "delta") for c in (1, 10)
-    }
-    assert len(names) == 8
 
 
 def test_disk_use_is_bounded_closely_from_above(tmp_path):

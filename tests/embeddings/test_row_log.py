@@ -103,6 +103,7 @@ def read_table(folder, file):
 @pytest.fixture
 def cut(tmp_path):
     """A store with all rows, and its files."""
+    CutStorage.at(tmp_path).begin("job-1")
     store = make_store()
     train(store, EVERYTHING, 1)
     return store, write_cut(store, tmp_path, 1, full=True)

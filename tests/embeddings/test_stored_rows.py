@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.log_chain import extend_chain
+from ctr_pipeline.embeddings.log_chain import CutFile, ParameterFiles, extend_chain
+from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.row_log import RowLogWriter, restore_rows
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.store import EmbeddingStore
-from ctr_pipeline.embeddings.stored_rows import open_row_file, open_row_log
+from ctr_pipeline.embeddings.stored_rows import open_stored_rows
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -79,15 +80,8 @@ def restored(folder, chains):
 
 
 def opened_log(folder, chains, store=None, **options):
-    return open_row_log(
-        store or make_store(),
-        CutStorage.at(folder),
-        chains,
-        num_partitions=NUM_PARTITIONS,
-        trained_by=2,
-        workspace=folder,
-        **options,
-    )
+    files = ParameterFiles(tuple(map(tuple, chains)), (), trained_by=2)
+    return open_stored_rows(store or make_store(), CutStorage.at(folder), files, folder, **options)
 
 
 @pytest.fixture
@@ -136,22 +130,44 @@ def test_tombstones_end_rows_on_disk_as_in_memory(tmp_path, log):
 
 
 def saved(store, folder):
-    """Saves the rows; opens them."""
+    """Saves the rows as those of all partitions in one file."""
     path = folder / "rows.bin"
     with path.open("wb") as file:
         store.save(file)
-    return lambda: path.open("rb")
+    size = path.stat().st_size
+    return [(CutFile(path.name, size, 0, 0, number, "whole", 0),) for number in range(5)]
 
 
 def test_a_saved_store_holds_the_same_rows_on_disk_as_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("ctr_pipeline.embeddings.row_file.BLOCK_ROWS", 100)
     store = make_store()
     train(store, np.random.default_rng(5).permutation(EVERYTHING)[:777], 1)
-    rows = open_row_file(make_store(), saved(store, tmp_path), tmp_path)
+    chains = saved(store, tmp_path)
+    rows = opened_log(tmp_path, chains)
     assert rows_of(rows) == rows_of(store)
     assert rows.memory_bytes() == 777 * store.rows.bytes_a_row
     rows.release()
     rows.release()
+    # Of some partitions, and of some of their keys, the same rows are read.
+    for wanted, only in (((0, 1, 2, 3, 4), None), ((1, 4), None), ((1, 4), is_even)):
+        part = make_store()
+        restore_rows(
+            part,
+            CutStorage.at(tmp_path),
+            [chains[number] for number in wanted],
+            num_partitions=5,
+            cut=3,
+            only=only,
+        )
+        keys = store.rows.keys_N[: store.num_rows].copy()
+        keys = keys[np.isin(partitions_of(keys, 5), wanted) & ((keys % 2 == 0) | (only is None))]
+        assert np.array_equal(np.sort(part.rows.keys_N[: part.num_rows]), np.sort(keys))
+        assert np.array_equal(part.read_rows(keys), store.read_rows(keys))
+        assert part.rows.delta_after == 3
+
+
+def is_even(keys):
+    return keys % 2 == 0
 
 
 def gathered(rows, ids):
@@ -213,12 +229,12 @@ def test_rows_of_another_make_are_refused(tmp_path, log):
 def test_a_damaged_saved_store_is_refused(tmp_path, place):
     store = make_store()
     train(store, EVERYTHING, 1)
-    open_file = saved(store, tmp_path)
+    chains = saved(store, tmp_path)
     content = bytearray((tmp_path / "rows.bin").read_bytes())
     content[place] ^= 1
     (tmp_path / "rows.bin").write_bytes(content)
     with pytest.raises(CheckpointError) as failure:
-        open_row_file(make_store(), open_file, tmp_path)
+        opened_log(tmp_path, chains)
     assert failure.value.place == "rows.bin"
 
 
@@ -227,4 +243,4 @@ def test_a_key_that_stands_twice_is_damage(tmp_path):
     train(store, EVERYTHING[:10], 1)
     store.rows.keys_N[4] = store.rows.keys_N[3]
     with pytest.raises(CheckpointError, match="key 3 stands twice"):
-        open_row_file(make_store(), saved(store, tmp_path), tmp_path)
+        opened_log(tmp_path, saved(store, tmp_path))

@@ -35,9 +35,10 @@ def train(folder, name):
     checkpoints = Checkpoints(RunFolder(output).checkpoint_storage)
     bits = []
     for step in checkpoints.steps():
-        for name in ("rows.bin", "dense.bin"):
-            with checkpoints.load(step).open(name) as file:
-                bits.append((step, name, hashlib.sha256(file.read()).hexdigest()))
+        checkpoint = checkpoints.load(step)
+        for part in checkpoint.manifest.parts:
+            with checkpoint.commits.open_part(part) as file:
+                bits.append((step, part.name, hashlib.sha256(file.read()).hexdigest()))
     assert bits
     lines = (output / "history.csv").read_text().splitlines()
     history = [line.rpartition(",")[0] for line in lines]

@@ -14,7 +14,7 @@ from waiting import wait_until
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import ConfigError, FolderInUseError, RunFolderError, StorageError
-from ctr_pipeline.pipeline.run_folder import RUN_LOCK, RunFolder, differing_keys, require_mode
+from ctr_pipeline.pipeline.run_folder import RUN_LOCK, RunFolder, differing_keys
 from ctr_pipeline.pipeline.trained_run import logged
 
 SETTINGS = {
@@ -386,12 +386,16 @@ def test_overwriting_discards_stored_checkpoints(stored):
     assert not stored.checkpoint_storage.list("")
 
 
-@pytest.mark.parametrize("has_members", [True, False])
-def test_stored_checkpoints_of_the_other_mode_are_refused(stored, has_members):
-    if not has_members:
-        CutStorage(stored.checkpoint_storage).begin("job-1")
-    with pytest.raises(RunFolderError, match=r"was trained with runtime.mode"):
-        require_mode(stored, has_members=has_members)
+def test_a_job_that_is_left_leaves_its_checkpoints(stored):
+    CutStorage(stored.checkpoint_storage).begin("job-1")
+    kept = len(stored.checkpoint_storage.list("")) - 1
+    stored.job.mkdir(parents=True)
+    (stored.job / "spec.json").write_text("{}")
+    for _ in range(2):
+        stored.leave_job()
+        assert not stored.job.exists()
+        assert CutStorage(stored.checkpoint_storage).job() is None
+        assert len(stored.checkpoint_storage.list("")) == kept > 0
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from ctr_pipeline.storage.protocol import (
     StoredObject,
 )
 
+FAR = 1e12
+
 
 @dataclass
 class Memory:
@@ -76,6 +78,9 @@ class Memory:
             self._pause()
             self.objects.pop(key, None)
 
+    def delete_unfinished(self, is_abandoned):
+        pass
+
     def stat(self, key):
         return StoredObject(key, len(self.read(key)), "")
 
@@ -99,6 +104,13 @@ def read_part(reader, part):
 
 def texts_of(reader, manifest):
     return [read_part(reader, part).decode() for part in manifest.parts]
+
+
+def pin_newest(reader, consumer, until=FAR):
+    while (manifest := reader.newest()) is not None:
+        if reader.pin(consumer, manifest, until=until):
+            return manifest
+    return None
 
 
 def retain_newest(writer, keep):
@@ -158,7 +170,7 @@ def test_a_writer_that_never_committed_is_replaced_as_well(storage):
 def test_the_newest_commits_stay_and_pinned_ones_beside_them(storage):
     writer, reader = CommitWriter(storage), CommitReader(storage)
     commit(writer, "zero")
-    assert reader.pin("scores").state == {"text": "zero"}
+    assert pin_newest(reader, "scores").state == {"text": "zero"}
     pinned = reader.newest()
     later = [commit(writer, str(number)) for number in range(4)]
     retain_newest(writer, 2)
@@ -167,8 +179,10 @@ def test_the_newest_commits_stay_and_pinned_ones_beside_them(storage):
     assert {one.key for one in storage.list("parts")} == {
         part.key for one in (pinned, *later[2:]) for part in one.parts
     }
+    assert pin_newest(reader, "killed", until=0.0) == later[3]
     reader.unpin("scores")
     retain_newest(writer, 2)
+    assert not storage.list("pins")
     with pytest.raises(CheckpointError, match="is missing"):
         reader.verify_part(pinned.parts[0])
 
@@ -184,7 +198,7 @@ def test_what_is_pinned_while_a_commit_replaces_it_stays(calls):
         writer.retain(())
 
     storage.meanwhile = [*[lambda: None] * calls, replace]
-    pinned = reader.pin("scores")
+    pinned = pin_newest(reader, "scores")
     assert texts_of(reader, pinned)[0] in {"one!", "two!"}
     writer.retain(())
     assert texts_of(reader, pinned)[0] in {"one!", "two!"}
@@ -202,7 +216,10 @@ def test_what_is_pinned_while_retention_is_under_way_stays(calls):
     # The consumer listed the commits before there was a second one.
     reader.commit_ids = lambda: lists.pop(0) or now()
     pinned = []
-    storage.meanwhile = [*[lambda: None] * calls, lambda: pinned.append(reader.pin("scores"))]
+    storage.meanwhile = [
+        *[lambda: None] * calls,
+        lambda: pinned.append(pin_newest(reader, "scores")),
+    ]
     writer.retain(())
     storage.meanwhile = []
     for manifest in pinned:
@@ -389,7 +406,7 @@ def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole
                 writers[member].retain(())
             elif what == "pin":
                 pins.pop(member, None)
-                pins[member] = reader.pin(f"reader-{member}")
+                pins[member] = pin_newest(reader, f"reader-{member}")
             elif what == "unpin":
                 pins.pop(member, None)
                 reader.unpin(f"reader-{member}")

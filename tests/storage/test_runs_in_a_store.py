@@ -16,6 +16,8 @@ from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.storage.commit_log import CommitReader
+from ctr_pipeline.storage.commits import Manifest
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.history import load_history
 
@@ -74,17 +76,15 @@ def finish(run, *arguments):
     assert run.wait(PATIENCE_SECONDS) == 0, run.tail(40)
 
 
-def committed(store, mode):
-    """The keys of the manifests of checkpoints in a store."""
-    keys = [one.key for one in store.list("")]
-    start = "manifests/" if mode == "local" else "cut-"
-    return [key for key in keys if key.startswith(start)]
+def committed(store):
+    """The commits in a store, oldest first."""
+    return [one for one in CommitReader(store).manifests() if isinstance(one, Manifest)][::-1]
 
 
-def kill_and_lose_the_folder(run, store, mode):
+def kill_and_lose_the_folder(run, store):
     """Kills a run once some checkpoints are in the store, and deletes its folder."""
     run.start("run")
-    run.wait_for("two checkpoints", lambda: len(committed(store, mode)) >= 2, PATIENCE_SECONDS)
+    run.wait_for("two checkpoints", lambda: len(committed(store)) >= 2, PATIENCE_SECONDS)
     os.kill(run.pid, signal.SIGKILL)
     run.wait(PATIENCE_SECONDS)
     run.kill_what_is_left()
@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on_from_the_store_alone(
 ):
     _, store = open_store(server)
     with WatchedRun(tmp_path, config_of(data, mode, store.address)) as run:
-        kill_and_lose_the_folder(run, store, mode)
+        kill_and_lose_the_folder(run, store)
         with pytest.raises(RuntimeError, match="holds the checkpoints of an earlier run"):
             run.call("run", str(run.config_path), timeout_seconds=120)
         finish(run, "run", "--resume")
@@ -142,18 +142,14 @@ def find_auc(metrics):
 def test_a_checkpoint_that_was_cut_short_in_the_store_is_passed_over(data, open_store, tmp_path):
     _, store = open_store("moto")
     with WatchedRun(tmp_path, config_of(data, "processes", store.address)) as run:
-        kill_and_lose_the_folder(run, store, "processes")
-        newest = committed(store, "processes")[-1]
-        number = newest.removeprefix("cut-").removesuffix(".json")
-        victim = next(
-            one.key
-            for one in store.list("")
-            if one.key.endswith((f"{number}.arrow", f"{number}.bin"))
-        )
+        kill_and_lose_the_folder(run, store)
+        newest = committed(store)[-1]
+        number = newest.state["number"]
+        victim = newest.parts[-1].key
         store.write(victim, store.read(victim)[:-1])
         finish(run, "train", "--resume")
         log = (run.output / "logs" / "master-0.log").read_text()
-        assert f"skipping a checkpoint: checkpoint {int(number)}: {store.address}/{victim}" in log
+        assert f"skipping a checkpoint: checkpoint {number}: {store.address}/{victim}" in log
 
 
 def claim(address):

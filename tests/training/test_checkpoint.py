@@ -4,11 +4,20 @@ import re
 import pytest
 
 from ctr_pipeline.errors import CheckpointError, ModelError, RunFolderError
-from ctr_pipeline.storage.commit_log import FencedError
+from ctr_pipeline.storage.commit_log import CommitWriter, FencedError
 from ctr_pipeline.storage.opening import open_storage
-from ctr_pipeline.training.checkpoint import Checkpoints
+from ctr_pipeline.training.checkpoint import (
+    Checkpoints,
+    newest_number,
+    newest_step,
+    require_to_go_on,
+)
 
-STATE = {"step": 3, "history": [{"loss": 0.1234567890123456}], "finished": ""}
+STATE = {
+    "step": 3,
+    "position": {"epoch": 0, "task": 1, "batch": 2},
+    "history": [{"loss": 0.1234567890123456}],
+}
 
 
 @pytest.fixture
@@ -25,14 +34,21 @@ def save(checkpoints, step, content=b"some rows"):
     def write_rows(file):
         file.write(content + str(step).encode())
 
-    return checkpoints.save(
-        STATE | {"step": step}, {"rows.bin": write_rows, "dense.bin": lambda _: None}
-    )
+    return checkpoints.save(STATE | {"step": step}, rows=write_rows, dense=write_dense, num_dense=3)
+
+
+def write_dense(file):
+    file.write(b"dense")
+
+
+def read(checkpoint, file):
+    with checkpoint.storage.reading(file.name) as opened:
+        return opened.read()
 
 
 def rows_of(checkpoint):
-    with checkpoint.open("rows.bin") as file:
-        return file.read()
+    ((whole,),) = checkpoint.files.chains
+    return read(checkpoint, whole)
 
 
 def manifest_of(root, checkpoint):
@@ -50,10 +66,8 @@ def test_round_trip(checkpoints, root):
     assert loaded == saved
     assert (loaded.step, loaded.state) == (12, STATE | {"step": 12})
     assert rows_of(loaded) == b"some rows12"
-    with loaded.open("dense.bin") as file:
-        assert file.read() == b""
-    with pytest.raises(CheckpointError, match=r"manifests/.*\.json: has no 'others\.bin'"):
-        loaded.open("others.bin")
+    (dense,) = loaded.files.dense
+    assert (read(loaded, dense), dense.num_rows, loaded.number) == (b"dense", 3, 1)
 
 
 def test_steps_sort_as_numbers(checkpoints):
@@ -91,7 +105,7 @@ def test_what_a_killed_process_wrote_does_not_count_and_goes(checkpoints, root):
         raise SystemExit
 
     with pytest.raises(SystemExit):
-        checkpoints.save(STATE, {"dense.bin": lambda _: None, "rows.bin": killed})
+        checkpoints.save(STATE, rows=write_dense, dense=killed, num_dense=3)
     assert len(list((root / "parts").iterdir())) == 3
     later = Checkpoints(open_storage(str(root)))
     assert later.load_newest(pytest.fail) == kept
@@ -215,7 +229,7 @@ def test_failed_save_leaves_earlier_ones_and_nothing_of_its_own(
         raise raised
 
     with pytest.raises(seen, match=message):
-        checkpoints.save(STATE, {"dense.bin": lambda _: None, "rows.bin": fail})
+        checkpoints.save(STATE, rows=write_dense, dense=fail, num_dense=3)
     assert sorted(root.rglob("*")) == before
     assert checkpoints.load_newest(pytest.fail).step == 1
     assert save(checkpoints, 2) == checkpoints.load_newest(pytest.fail)
@@ -247,3 +261,33 @@ def test_what_was_passed_over_does_not_count_as_the_newest(checkpoints, root):
     assert later.load_newest(pytest.fail).step == 5
     later.retain(1, pinned=None)
     assert Checkpoints(open_storage(str(root))).steps() == [5]
+
+
+def test_the_end_of_an_epoch_is_found_whatever_came_after_it(checkpoints):
+    for step, (epoch, task) in enumerate([(0, 3), (1, 0), (1, 4), (2, 0), (2, 1)]):
+        place = {"epoch": epoch, "task": task, "batch": 0}
+        checkpoints.save(
+            STATE | {"step": step, "position": place},
+            rows=write_dense,
+            dense=write_dense,
+            num_dense=3,
+        )
+    assert [checkpoints.load_epoch(epoch).step for epoch in (0, 1)] == [1, 3]
+    with pytest.raises(CheckpointError, match="no readable checkpoint of the end of epoch 3"):
+        checkpoints.load_epoch(2)
+
+
+def test_what_a_job_alone_can_go_on_from_is_passed_over_or_refused(root):
+    storage = open_storage(str(root))
+    job = CommitWriter(storage)
+    job.commit([], {"number": 4, "step": 40, "training": None})
+    with pytest.raises(CheckpointError, match="only several processes can go on from them"):
+        require_to_go_on(storage)
+    assert Checkpoints(storage).load_newest(pytest.fail) is None
+    assert newest_step(storage) == 40
+    own = save(Checkpoints(storage), 30)
+    assert own.number == 5
+    CommitWriter(storage).commit([], {"number": 6, "step": 60, "training": None})
+    require_to_go_on(storage)
+    assert Checkpoints(storage).load_newest(pytest.fail) == own
+    assert (newest_step(storage), newest_number(storage)) == (60, 6)

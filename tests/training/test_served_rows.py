@@ -15,7 +15,7 @@ from waiting import wait_until
 from ctr_pipeline.distributed.coordination.rendezvous import NodeRange
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.training.checkpoint import Checkpoints
-from ctr_pipeline.training.parameters import load_parameters
+from ctr_pipeline.training.parameters import load_dense, load_rows
 from ctr_pipeline.training.replicas import WorldChanged
 
 PATIENCE_SECONDS = 250.0
@@ -38,7 +38,8 @@ def saved(rehearse, optimizer=ADAM):
     """What the newest checkpoint holds."""
     parts = rehearse.parts(HALF_BATCH, optimizer)
     newest = Checkpoints(rehearse.files.checkpoints).load_newest(print)
-    load_parameters(newest, parts["embeddings"], parts["dense"])
+    load_rows(newest, parts["embeddings"])
+    load_dense(newest, parts["dense"])
     return trained(parts["embeddings"], parts["dense"])
 
 

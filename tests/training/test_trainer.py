@@ -13,6 +13,7 @@ from ctr_pipeline.errors import CheckpointError, Interrupted, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.specs.course import LearningRateSchedule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
+from ctr_pipeline.training.batches import Position
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import clip_norm
 from ctr_pipeline.training.trainer import TrainingState
@@ -218,6 +219,33 @@ def test_every_timed_checkpoint_resumes_to_the_same_end(make_rig):
         rig.trainer.restore(rig.trainer.checkpoints.load(step))
         assert achieved(rig.trainer.fit()) == expected
         assert parameters_of(rig) == parameters_of(undisturbed)
+
+
+def test_gaps_that_several_workers_left_are_trained_and_nothing_else(make_rig):
+    rig = make_rig("gaps", epochs=2)
+    # Of 94 batches in two tasks, some are over.
+    rig.trainer.state.done = [(0, 1, 0b1011), (1, 2, 0b110)]
+    rig.trainer.state.position = Position(0, 0, 2)
+    rig.trainer.state.step, rig.trainer.state.epoch_rows = 7, 100
+    state = rig.trainer.fit()
+    trained = STEPS_AN_EPOCH - 2 - 3
+    assert [record.step for record in state.history] == [7 + trained, 7 + trained + STEPS_AN_EPOCH]
+    assert state.done == []
+
+
+def test_an_epoch_that_was_trained_and_not_validated_is_validated_first(make_rig):
+    undisturbed = make_rig("undisturbed", epochs=2)
+    expected = undisturbed.trainer.fit()
+    first = make_rig("stopped", epochs=1)
+    ended = first.trainer.fit()
+    (record,) = ended.history
+    again, _ = resume(make_rig, "stopped", epochs=2)
+    again.trainer.state.history = []
+    again.trainer.state.epoch_rows = record.num_rows
+    again.trainer.state.epoch_loss_sum = record.train_logloss * record.num_rows
+    for mine, theirs in zip(achieved(again.trainer.fit()), achieved(expected), strict=True):
+        assert mine == pytest.approx(theirs)
+    assert parameters_of(again) == parameters_of(undisturbed)
 
 
 def test_damaged_newest_checkpoint_costs_steps_and_nothing_else(make_rig):

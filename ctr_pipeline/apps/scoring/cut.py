@@ -107,7 +107,7 @@ def evaluate_newest_cut(context: RunContext) -> dict[str, Any]:
 
 def _require_cut(run: RunFolder) -> None:
     has_job = (run.job / "spec.json").exists() and run.checkpoints.is_dir()
-    if not has_job or not Cuts(CutStorage(run.checkpoint_storage), None).numbers():
+    if not has_job or not Cuts(CutStorage(run.checkpoint_storage)).numbers():
         raise CheckpointError(
             "the run that uses this folder has taken no checkpoint yet that could be scored",
             place=str(run.path),

@@ -26,7 +26,7 @@ from ctr_pipeline.dataset.encoded import EncodedWriter, load_meta
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.versions import SourceVersions
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
-from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, Cuts, cut_file_name
+from ctr_pipeline.distributed.master.manifests import CutFacts, CutManifest, Cuts
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
@@ -128,16 +128,14 @@ def _keep_cut(
     """Links the files of a cut into the job's folder, so that training may delete its own."""
     for _ in range(_KEEP_ATTEMPTS):
         manifest = cut.manifest
-        names = {file.name for file in manifest.files.all_files()}
-        folder.checkpoints.mkdir(parents=True)
-        cuts = Cuts(CutStorage(run.checkpoint_storage), None)
+        cuts = Cuts(CutStorage(run.checkpoint_storage))
         try:
             with cuts.pinned(manifest):
-                for name in (*names, cut_file_name(manifest.facts.cut)):
-                    _keep_file(run, name, folder.checkpoints / name)
+                for key in cuts.keys_of(manifest):
+                    _keep_file(run, key, folder.checkpoints / key)
         except (FileNotFoundError, CheckpointError):
             # Training went on meanwhile, and deleted this one.
-            shutil.rmtree(folder.checkpoints)
+            shutil.rmtree(folder.checkpoints, ignore_errors=True)
             cut = find_another()
         else:
             return manifest
@@ -148,12 +146,13 @@ def _keep_cut(
     )
 
 
-def _keep_file(run: RunFolder, name: str, target: Path) -> None:
+def _keep_file(run: RunFolder, key: str, target: Path) -> None:
     """Links a file of the run's checkpoints, or copies it from where they lie."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     if run.checkpoints_at is None:
-        durable.link_or_copy(run.checkpoints / name, target)
+        durable.link_or_copy(run.checkpoints / key, target)
     else:
-        CutStorage(run.checkpoint_storage).fetch(name, target)
+        CutStorage(run.checkpoint_storage).fetch(key, target)
 
 
 def _prepare(

@@ -1,8 +1,9 @@
 """What a model counts as trained: the part of the ledger that rolls back together with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ctr_pipeline.dataset.order import DoneBatches
 from ctr_pipeline.distributed.coordination.codec import from_record, to_record
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.events import Json
@@ -32,11 +33,46 @@ class ClosedEpoch:
     dropped_tasks: tuple[str, ...]
 
 
-def frozen_before_training(cut: int) -> dict[str, object]:
-    """`TakeCut.frozen` of a cut of parameters that were given, before anything was trained."""
+def frozen_elsewhere(
+    training: Json, cut: int, epoch_cuts: Mapping[int, int], plan_epoch: Callable[[int], EpochPlan]
+) -> dict[str, object]:
+    """`TakeCut.frozen` of a checkpoint that training without a job has written.
+
+    Args:
+        training: Where it stood, as `Ledger.describe_training` says it.
+        cut: Number of the checkpoint.
+        epoch_cuts: Numbers of those at the ends of epochs.
+        plan_epoch: The tasks of an epoch.
+    """
+    ledger, place, history = Ledger(), training["position"], training["history"]
+    for number in range(place["epoch"]):
+        plan = plan_epoch(number)
+        if number < len(history):
+            record = history[number]
+            rows, loss_sum = record["num_rows"], record["train_logloss"] * record["num_rows"]
+        else:
+            rows, loss_sum = training["epoch_rows"], training["epoch_loss_sum"]
+        batches = plan.batches_between(0, plan.num_tasks)
+        ledger.closed.append(ClosedEpoch(number, rows, 0, batches, loss_sum, ()))
+    if place["task"] or place["batch"] or training["done"]:
+        ledger.board = TaskBoard.at_place(
+            plan_epoch(ledger.epoch),
+            place["task"],
+            place["batch"],
+            [(first, end, mask) for first, end, mask in training["done"]],
+            training["epoch_loss_sum"],
+        )
+    else:
+        # The job validates it once more, to decide whether it was the last.
+        history = history[: max(0, ledger.epoch - 1)]
+    ledger.history = [dict(record) for record in history]
+    steps = [record["step"] for record in ledger.history]
+    if training["best_step"] in steps:
+        ledger.best_epoch = steps.index(training["best_step"])
+    ledger.epoch_cuts = {epoch: of for epoch, of in epoch_cuts.items() if epoch < ledger.epoch}
     return {
-        **Ledger().freeze(),
-        "cut": to_record(CutRecord(cut, parent=0, depth=0, best_cut=0)),
+        **ledger.freeze(),
+        "cut": to_record(CutRecord(cut, parent=0, depth=0, best_cut=ledger.best_cut)),
         "attempt": 0,
         "repeated": [],
         "seconds": [],
@@ -123,6 +159,25 @@ class Ledger:
             )
         )
         self.board = None
+
+    def describe_training(self) -> dict[str, object]:
+        """Where training stands, as `training.trainer.TrainingState` holds it."""
+        task, batch, rows, loss_sum = 0, 0, 0, 0.0
+        done: list[DoneBatches] = []
+        if self.board is not None:
+            task, batch, done = self.board.place()
+            rows, loss_sum = self.board.rows_done, self.board.loss_sum
+        elif len(self.history) < len(self.closed):
+            # Its validation is still to come.
+            rows, loss_sum = self.closed[-1].trained, self.closed[-1].loss_sum
+        return {
+            "position": {"epoch": self.epoch, "task": task, "batch": batch},
+            "done": [list(one) for one in done],
+            "epoch_rows": rows,
+            "epoch_loss_sum": loss_sum,
+            "history": [dict(record) for record in self.history],
+            "best_step": None if self.best_epoch is None else self.history[self.best_epoch]["step"],
+        }
 
     def freeze(self) -> dict[str, object]:
         """All of it as JSON, without leases and failures, which are no part of a model.

@@ -484,6 +484,7 @@ class SnapshotRequest:
         over: Tasks of that epoch that it has shown to be done or given up, as the first of each
             run and the one after it: their bitmaps, and those of earlier epochs, are left out.
         placement: Version of the placement that says what each server writes.
+        prefix: Begins the keys of what is written.
     """
 
     generation: int
@@ -494,6 +495,7 @@ class SnapshotRequest:
     epoch: int = 0
     over: tuple[tuple[int, int], ...] = ()
     placement: int = 0
+    prefix: str = ""
 
 
 @dataclass(frozen=True)

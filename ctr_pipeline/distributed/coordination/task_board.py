@@ -2,8 +2,9 @@
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from ctr_pipeline.dataset.order import ALL_BATCHES, DoneBatches
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.exact_sum import ExactSum
 from ctr_pipeline.distributed.coordination.messages import (
@@ -350,6 +351,41 @@ class TaskBoard:
                 if number not in self._done and (task.done_mask or task.dropped)
             ],
         }
+
+    def place(self) -> tuple[int, int, list[DoneBatches]]:
+        """The first batch that is still to be trained, and what of the tasks from there on is over.
+
+        There must be one. What is left of a dropped task is not to be trained.
+
+        Returns:
+            Its task, its number in it, and the batches.
+        """
+        over = self.over_ranges()
+        task = next(over.gaps(self.num_tasks))
+        mask = self.task(self._plan.key_of(task)).done_mask
+        done: list[DoneBatches] = [(*run, ALL_BATCHES) for run in over if run[0] > task]
+        done += [
+            (number, number + 1, self._known[number].done_mask)
+            for number in self._unfinished
+            if number >= task and number not in self._dropped
+        ]
+        return task, (~mask & (mask + 1)).bit_length() - 1, sorted(done)
+
+    @classmethod
+    def at_place(
+        cls, plan: EpochPlan, task: int, batch: int, done: Iterable[DoneBatches], loss_sum: float
+    ) -> "TaskBoard":
+        """The board of which `place` gives that, with the loss of the batches that are done."""
+        later = [(max(first, task), end, mask) for first, end, mask in done if end > task]
+        whole = sorted((first, end) for first, end, mask in later if mask == ALL_BATCHES)
+        runs = TaskSet([*([(0, task)] if task else []), *whole])
+        masks = {task: (1 << batch) - 1}
+        for number, _, mask in later:
+            if mask != ALL_BATCHES:
+                masks[number] = masks.get(number, 0) | mask
+        tasks = [[number, mask, [], ""] for number, mask in sorted(masks.items()) if mask]
+        frozen = {"done": [list(run) for run in runs], "losses": [loss_sum], "tasks": tasks}
+        return cls.thaw(plan, frozen)
 
     @classmethod
     def thaw(cls, plan: EpochPlan, frozen: Json) -> "TaskBoard":

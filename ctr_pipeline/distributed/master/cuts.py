@@ -9,7 +9,6 @@ from ctr_pipeline.distributed.coordination.events import (
     CutDamaged,
     CutFailed,
     CutTaken,
-    Json,
     RestoreCut,
     RestoreDone,
     RestoreFailed,
@@ -29,6 +28,7 @@ from ctr_pipeline.distributed.master.manifests import (
     CutManifest,
     Cuts,
     chain_files,
+    describe_training,
 )
 from ctr_pipeline.distributed.master.server_calls import (
     CallAbandonedError,
@@ -78,7 +78,6 @@ class CutKeeper:
         action: TakeCut,
         addresses: Sequence[str],
         placement: Placement,
-        history: tuple[Json, ...],
         *,
         abandoned: Callable[[], bool],
         fence: Callable[[], None],
@@ -89,12 +88,17 @@ class CutKeeper:
             action: Which.
             addresses: Addresses of the servers, by number.
             placement: Which of them holds what.
-            history: Epochs until then.
             abandoned: Whether the cut is of no use any more.
-            fence: Raises if this master may not write any more; called before the manifest.
+            fence: Raises if this master may not write any more; called before its first cut, and
+                before each manifest.
         """
         try:
             self._cuts.storage.require_there()
+            if not self._cuts.is_writer:
+                # Whoever begins a cut keeps the one before from ending one.
+                fence()
+                self._require_own()
+            prefix = self._cuts.begin()
             parent = self._cuts.load(action.parent) if action.parent else None
             # Deltas that have outgrown their base end sooner than the schedule says.
             full = action.full or (
@@ -108,6 +112,7 @@ class CutKeeper:
                 self._oldest_step(action),
                 *self._shown,
                 placement.version,
+                prefix,
             )
             replies = self._calls.call_all(
                 "Snapshot",
@@ -126,7 +131,8 @@ class CutKeeper:
                 return CutContradicted(action.cut, missing)
             facts = self._facts(action, placement)
             files = chain_files(facts, parent, replies, action.frozen)
-            manifest = CutManifest(facts, files, action.frozen, history)
+            training = describe_training(self._spec, facts, files, action.frozen)
+            manifest = CutManifest(facts, files, action.frozen, training)
             self._cuts.check_files(manifest, read=False)
             fence()
             self._require_own()
@@ -163,11 +169,6 @@ class CutKeeper:
         def failed(
             reason: object, cause: RestoreFailure, announced: int = 0
         ) -> tuple[RestoreFailed, None]:
-            if cause == "damage" and action.cut:
-                try:
-                    self._cuts.give_up(action.cut)
-                except (StorageError, RunFolderError) as error:
-                    reason, cause = error, "storage"
             text = str(reason)
             return RestoreFailed(action.generation, action.cut, text, cause, announced), None
 
@@ -218,7 +219,7 @@ class CutKeeper:
         """Deletes other cuts and files that none of these needs; says so if it cannot.
 
         Returns:
-            Cuts among these that proved damaged, and were given up.
+            Cuts among these that proved damaged.
         """
         try:
             self._require_own()

@@ -478,8 +478,7 @@ class JobExecutor:
             case StartMember() | StopMember():
                 self._change_soon(action)
             case TakeCut():
-                history = self.status().history
-                self._cut_executor.put(lambda: self._take_cut(action, history))
+                self._cut_executor.put(lambda: self._take_cut(action))
             case RestoreCut():
                 self._cut_executor.put(lambda: self._restore_cut(action))
             case MovePartitions():
@@ -643,12 +642,11 @@ class JobExecutor:
         verb = "start" if isinstance(action, StartMember) else "stop"
         _LOGGER.warning("there is no launcher: please %s %s %d", verb, action.role, action.index)
 
-    def _take_cut(self, action: TakeCut, history: tuple[Json, ...]) -> None:
+    def _take_cut(self, action: TakeCut) -> None:
         try:
             outcome = self._cuts.take(
                 action,
                 *self._holders(),
-                history,
                 abandoned=lambda: self._is_void(action.generation),
                 # A real record: a store may think nothing of an empty commit.
                 fence=lambda: self._store.commit({FENCE_RECORD: {"cut": action.cut}}, durable=True),

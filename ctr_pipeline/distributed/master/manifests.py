@@ -1,24 +1,23 @@
-"""Manifests of cuts: `cut-<number>.json`, each the commit point of its cut.
+"""Cuts of a job as commits to its storage.
 
-A cut exists once its manifest does. The manifest carries its own checksum and those of all files
-that the cut rests on, so a cut is either whole or seen not to be. Files of rows are shared: a cut
-is the chain base, delta, …, delta of each partition, and a file goes when no kept manifest names
-it.
+The manifest of a commit carries its own checksum and those of all files that the cut rests on, so
+a cut is either whole or seen not to be. Files of rows are shared: a cut is the chain base, delta,
+…, delta of each partition, and a file goes when no kept manifest names it.
 """
 
 import json
-import re
 import secrets
 import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ctr_pipeline.distributed.coordination.claims import bitmaps_beyond, tasks_over
 from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.events import Json
+from ctr_pipeline.distributed.coordination.ledger import Ledger, frozen_elsewhere
 from ctr_pipeline.distributed.coordination.messages import (
     PartitionFiles,
     RestoreRequest,
@@ -26,18 +25,27 @@ from ctr_pipeline.distributed.coordination.messages import (
     TaskBitmap,
 )
 from ctr_pipeline.distributed.coordination.placement import Placement, even_placement
+from ctr_pipeline.distributed.coordination.spec import JobSpec
+from ctr_pipeline.distributed.master.settings import plan_epoch
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.embeddings.log_chain import CutFile, cut_of, extend_chain, unneeded_files
-from ctr_pipeline.errors import CheckpointError, RunFolderError, StorageError
-from ctr_pipeline.storage.commits import PINS
-from ctr_pipeline.storage.protocol import ObjectExistsError, StorageDeniedError
+from ctr_pipeline.embeddings.log_chain import CutFile, extend_chain
+from ctr_pipeline.errors import CheckpointError, RunFolderError
+from ctr_pipeline.storage.commit_log import CommitWriter
+from ctr_pipeline.storage.commits import Manifest, Part, manifest_key
+from ctr_pipeline.storage.protocol import StorageDeniedError
+from ctr_pipeline.training.checkpoint import (
+    FILES,
+    NUMBER,
+    STEP,
+    TRAINING,
+    files_of,
+    is_of_training,
+    number_of,
+)
 
-MANIFEST_FORMAT = 1
+_FACTS = "facts"
 PIN_SECONDS = 86_400.0
 """After which a pin counts no more whose reader was killed."""
-
-_NAME = re.compile(r"cut-(\d{6,})\.json")
-_GIVEN_UP = re.compile(r"cut-(\d{6,})\.json\.given-up")
 
 
 @dataclass(frozen=True)
@@ -111,13 +119,19 @@ class CutManifest:
         facts: Which one.
         files: Where it lies.
         frozen: The ledger as it counts it.
-        history: Epochs until then, as `training.history.EpochRecord`.
+        training: Where training stood, as `training.trainer.TrainingState`; None where batches were
+            on their way, so that only a job can go on from it.
     """
 
     facts: CutFacts
     files: CutFiles
     frozen: Json
-    history: tuple[Json, ...]
+    training: Json | None = None
+
+    @property
+    def history(self) -> tuple[Json, ...]:
+        """Epochs until then, as `training.history.EpochRecord`."""
+        return tuple(self.frozen["history"])
 
     def restore_request(self, generation: int, placement: Placement | None) -> RestoreRequest:
         """What a parameter server is told to hold of this cut.
@@ -191,72 +205,176 @@ def chain_files(
     )
 
 
+def describe_training(
+    spec: JobSpec, facts: CutFacts, files: CutFiles, frozen: Json
+) -> dict[str, object] | None:
+    """`CutManifest.training` of a cut.
+
+    Args:
+        files: With the batches that servers had applied.
+        frozen: The ledger as the cut counts it.
+    """
+    board = frozen["board"]
+    counted = {
+        (facts.epoch, task): mask
+        for task, mask, _, dropped in ([] if board is None else board["tasks"])
+        if not dropped
+    }
+    for bitmaps in files.bitmaps:
+        applied = {(one.epoch, one.task): one.mask for one in bitmaps if one.scope is None}
+        if len(applied) < len(bitmaps) or applied != counted:
+            return None
+    return {
+        **Ledger.thaw(frozen, partial(plan_epoch, spec)).describe_training(),
+        "step": facts.step,
+        "epoch_seconds": 0.0,
+        "finished": "",
+        "rows_fingerprint": facts.rows_fingerprint,
+        "plan_fingerprint": facts.plan_fingerprint,
+        "earlier_steps": spec.earlier_steps,
+        "refit": None,
+        "worlds": [],
+    }
+
+
 class Cuts:
-    """Manifests of one job's cuts and the files that they name.
+    """The cuts of a run, as commits, and the files that they name.
 
     Args:
         storage: Where they lie.
-        job: Only cuts of this job count; None: of any.
+        spec: The job's; with it, checkpoints of training without a job are cuts, too.
     """
 
-    def __init__(self, storage: CutStorage, job: str | None) -> None:
+    def __init__(self, storage: CutStorage, spec: JobSpec | None = None) -> None:
         self.storage = storage
-        self._job = job
+        self._spec = spec
+        self._commits = storage.commits()
+        self._writer: CommitWriter | None = None
 
     def numbers(self) -> list[int]:
-        """Cuts with a manifest, sound or not, newest first; those given up are left out.
+        """Cuts whose manifest can be read, newest first.
 
         Raises:
-            StorageError: They cannot be listed.
+            StorageError: They cannot be listed or read at this moment.
         """
-        return sorted(self._numbers_like(_NAME), reverse=True)
+        return [cut for cut, _ in self._committed()]
 
-    def _numbers_like(self, pattern: re.Pattern[str]) -> list[int]:
-        return [
-            int(match[1]) for name in self.storage.names() if (match := pattern.fullmatch(name))
-        ]
+    def _committed(self) -> Iterator[tuple[int, Manifest]]:
+        for found in self._manifests():
+            if isinstance(found, Manifest):
+                yield number_of(found), found
+
+    def _manifests(self) -> Iterator[Manifest | CheckpointError]:
+        with self.storage.explained():
+            yield from self._commits.manifests()
+
+    def begin(self) -> str:
+        """What begins the keys of the next cut's files, at each attempt another.
+
+        Who begins one becomes the one process that commits cuts; the one before commits no more.
+
+        Raises:
+            FencedError: Another process takes over at the same time.
+            StorageError, RunFolderError: As for `save`.
+        """
+        return self._taken_over().part_prefix()
+
+    def _taken_over(self) -> CommitWriter:
+        if self._writer is None:
+            self._commits = self._writer = self.storage.take_over()
+        return self._writer
 
     def save(self, manifest: CutManifest) -> None:
-        """Commits a cut, once; its files are durable before.
-
-        Numbers of cuts are never used twice, so only a master that another one has replaced finds
-        its number taken.
+        """Commits a cut; its files are durable before.
 
         Raises:
-            CheckpointError: Another master has committed this cut.
+            FencedError: Another master has taken over.
             StorageError: The storage is not there.
             RunFolderError: The disk is full, or the folder cannot be written.
         """
         self.storage.require_there()
-        name = cut_file_name(manifest.facts.cut)
-        try:
-            self.storage.put_if_absent(name, _render(manifest).encode())
-        except ObjectExistsError as error:
-            raise CheckpointError(
-                "another master has committed it", place=self.storage.place_of(name)
-            ) from error
+        parts = [Part(one.name, one.num_bytes, one.crc32) for one in manifest.files.all_files()]
+        self._taken_over().commit(parts, _to_state(manifest))
 
     def load(self, cut: int) -> CutManifest:
         """A cut's manifest; its files are not looked at.
 
         Raises:
-            CheckpointError: It is missing, damaged, of another format, or of another job.
+            CheckpointError: It is missing or damaged.
             StorageError: It cannot be read at this moment.
         """
-        name = cut_file_name(cut)
-        manifest = self._read(name)
-        if manifest.facts.cut != cut:
-            raise CheckpointError(
-                f"is the manifest of checkpoint {manifest.facts.cut}",
-                place=self.storage.place_of(name),
-            )
-        if self._job is not None and manifest.facts.job != self._job:
-            raise CheckpointError(
-                f"belongs to job '{manifest.facts.job}', not to '{self._job}'",
-                place=self.storage.place_of(name),
-                remedy="Give each job its own 'output'",
-            )
-        return manifest
+        return self._decoded(self._commit_of(cut))
+
+    def _commit_of(self, cut: int) -> Manifest:
+        damages = []
+        for found in self._manifests():
+            if isinstance(found, CheckpointError):
+                damages.append(found)
+            elif number_of(found) == cut:
+                return found
+        self.storage.require_there()
+        if damages:
+            raise damages[0]
+        raise CheckpointError(
+            "there is no such checkpoint", place=f"{self.storage.address}, checkpoint {cut}"
+        )
+
+    def _decoded(self, commit: Manifest) -> CutManifest:
+        if self._spec is not None and is_of_training(commit) and _FACTS not in commit.state:
+            return self._adopted(commit, self._spec)
+        return _of_state(commit, self._commits.place_of(commit.commit_id))
+
+    def _adopted(self, commit: Manifest, spec: JobSpec) -> CutManifest:
+        """The checkpoint of one process, or of replicas, as a cut of the job."""
+        ends: dict[int, int] = {}
+        for number, other in self._committed():
+            if is_of_training(other):
+                place = other.state[TRAINING]["position"]
+                if place["epoch"] and not place["task"] and not place["batch"]:
+                    ends.setdefault(place["epoch"] - 1, number)
+        number, training, given = number_of(commit), commit.state[TRAINING], files_of(commit)
+        planned = partial(plan_epoch, spec)
+        frozen = frozen_elsewhere(training, number, ends, planned)
+        ledger = Ledger.thaw(frozen, planned)
+        epoch = max(0, ledger.epoch - (1 if ledger.board is None else 0))
+        facts = CutFacts(
+            cut=number,
+            parent=0,
+            generation=0,
+            job=spec.job,
+            config_fingerprint=spec.config_fingerprint,
+            rows_fingerprint=training["rows_fingerprint"],
+            plan_fingerprint=training["plan_fingerprint"],
+            num_partitions=spec.num_partitions,
+            num_parameter_servers=1,
+            epoch=epoch,
+            step=ledger.batches,
+            best_cut=ledger.best_cut,
+            taken_at=commit.state["taken_at"],
+        )
+        board: Any = frozen["board"]
+        bitmaps = [] if board is None else [(task, mask) for task, mask, *_ in board["tasks"]]
+        (whole,) = given.chains[0]
+        files = CutFiles(
+            partitions=tuple(
+                PartitionFiles(partition, (replace(whole, partition=partition),), 0)
+                for partition in range(spec.num_partitions)
+            ),
+            dense=given.dense,
+            bitmaps=(tuple(TaskBitmap(epoch, task, mask) for task, mask in bitmaps),),
+            versions=(0,),
+        )
+        return CutManifest(facts, files, frozen, training)
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether it has begun a cut."""
+        return self._writer is not None
+
+    def keys_of(self, manifest: CutManifest) -> list[str]:
+        """Of the files that a cut rests on, and of its manifest."""
+        commit = self._commit_of(manifest.facts.cut)
+        return [*(part.key for part in commit.parts), manifest_key(commit.commit_id)]
 
     def check_files(self, manifest: CutManifest, *, read: bool) -> None:
         """Compares a cut's files with its manifest.
@@ -268,7 +386,8 @@ class Cuts:
             CheckpointError: Names the first file that is missing or damaged.
             StorageError: Names the first that cannot be read at this moment.
         """
-        for file in manifest.files.all_files():
+        # Of one process, all partitions name one file.
+        for file in {file.name: file for file in manifest.files.all_files()}.values():
             place = self.storage.place_of(file.name)
             num_bytes = self.storage.num_bytes(file.name, absent="is missing")
             if num_bytes != file.num_bytes:
@@ -288,31 +407,18 @@ class Cuts:
             StorageError: Files cannot be read at this moment.
         """
         whole, reasons = [], []
-        for cut in self.numbers():
+        for found in self._manifests():
+            if isinstance(found, CheckpointError):
+                reasons.append(f"a checkpoint: {found}")
+                continue
             try:
-                manifest = self.load(cut)
+                manifest = self._decoded(found)
                 self.check_files(manifest, read=read)
             except CheckpointError as error:
-                reasons.append(f"checkpoint {cut}: {error}")
+                reasons.append(f"checkpoint {number_of(found)}: {error}")
             else:
                 whole.append(manifest)
         return whole, reasons
-
-    def give_up(self, cut: int) -> None:
-        """Sets a damaged cut aside: it counts no more, and its files stay.
-
-        Raises:
-            StorageError: It cannot be changed at this moment.
-            RunFolderError: The disk is full.
-        """
-        name = cut_file_name(cut)
-        try:
-            with self.storage.reading(name) as file:
-                manifest = file.read()
-        except CheckpointError:
-            return  # Its manifest is what it lacks.
-        self.storage.write(given_up_name(cut), manifest)
-        self.storage.delete([name])
 
     @contextmanager
     def pinned(
@@ -326,60 +432,31 @@ class Cuts:
             clock: Unix time, seconds.
 
         Raises:
-            CheckpointError: Some are gone already.
+            CheckpointError: It is gone already.
         """
-        key = f"{PINS}/cut-{manifest.facts.cut}-{secrets.token_hex(8)}.json"
-        pin = {
-            "cut": manifest.facts.cut,
-            "files": [file.name for file in manifest.files.all_files()],
-            "until": clock() + PIN_SECONDS,
-        }
-        is_written = True
+        cut = manifest.facts.cut
+        consumer, commit = f"cut-{cut}-{secrets.token_hex(8)}", self._commit_of(cut)
+        is_there = is_written = True
         try:
-            self.storage.write(key, json.dumps(pin).encode())
+            is_there = self._commits.pin(consumer, commit, until=clock() + PIN_SECONDS)
         except (StorageDeniedError, RunFolderError):
             is_written = False
         try:
-            # A master that looked for pins before may have deleted them since.
-            self.check_files(manifest, read=False)
+            if not is_there:
+                raise CheckpointError("is gone", place=f"{self.storage.address}, checkpoint {cut}")
             yield
         finally:
             if is_written:
-                self.storage.delete([key])
-
-    def _pins(self, now: float) -> list[dict[str, Any]]:
-        """What readers have pinned; deletes pins whose time is over."""
-        found = []
-        for name in self.storage.names():
-            if not name.startswith(f"{PINS}/"):
-                continue
-            try:
-                with self.storage.reading(name) as file:
-                    pin = json.loads(file.read())
-                is_over = pin["until"] <= now
-                found += [] if is_over else [{"cut": pin["cut"], "files": list(pin["files"])}]
-            except CheckpointError:
-                continue  # unpinned meanwhile
-            except (ValueError, KeyError, TypeError) as error:
-                raise StorageError(
-                    "is no pin, so no checkpoint is deleted",
-                    place=self.storage.place_of(name),
-                    remedy="Remove it",
-                ) from error
-            if is_over:
-                self.storage.delete([name])
-        return found
+                self._commits.unpin(consumer)
 
     def keep_only(self, cuts: Iterable[int]) -> dict[int, str]:
         """Deletes other cuts, and files that no kept one names and no reader has pinned.
 
-        Manifests newer than all kept ones stay, and so do files newer than all kept cuts: they may
-        still be written. So do the files of cuts that were given up, until their manifests are
-        removed by hand. A kept manifest that proves damaged is given up, and nothing is deleted
-        this time: an older cut may be needed in its place.
+        Cuts newer than all kept ones stay, and so do files that may still be written. If a kept cut
+        proves damaged, nothing is deleted this time: an older one may be needed in its place.
 
         Returns:
-            Cuts that were given up, with why.
+            Kept cuts that are damaged, with why.
 
         Raises:
             StorageError, RunFolderError: Some files could not be read or deleted at this moment.
@@ -387,106 +464,45 @@ class Cuts:
         kept = set(cuts)
         if not kept:
             return {}
+        writer = self._writer
+        if writer is None:
+            # Its own first cut comes before.
+            return {}
         self.storage.require_there()
-        newest = max(kept)
-        pins = self._pins(time.time())
-        pinned = {pin["cut"] for pin in pins}
-        present = self.numbers()
-        needed: set[str] = set()
         damages: dict[int, str] = {}
-        for cut in present:
-            if cut in kept or cut > newest:
-                try:
-                    needed.update(file.name for file in self.load(cut).files.all_files())
-                except CheckpointError as error:
-                    self.give_up(cut)
-                    damages[cut] = str(error)
+        for cut in kept:
+            try:
+                self.load(cut)
+            except CheckpointError as error:
+                damages[cut] = str(error)
         if damages:
             return damages
-        needed.update(self._files_of_given_up())
-        needed.update(name for pin in pins for name in pin["files"])
-        self.storage.delete(
-            cut_file_name(cut) for cut in present if cut not in kept | pinned and cut < newest
-        )
-        self._delete_files(needed, before_cut=newest)
+        newest = max(kept)
+        stays = [one.commit_id for cut, one in self._committed() if cut in kept or cut > newest]
+        writer.retain(stays)
         return {}
 
-    def _delete_files(self, needed: set[str], *, before_cut: int) -> None:
-        present = self.storage.names()
-        self.storage.delete(unneeded_files(present, needed, before_cut=before_cut))
-        # What a member was writing that died.
-        self.storage.delete_unfinished(
-            lambda name: bool(unneeded_files([name], (), before_cut=before_cut))
-        )
 
-    def _files_of_given_up(self) -> Iterator[str]:
-        """What cuts that were given up rest on; of a damaged manifest, what that cut wrote."""
-        for cut in self._numbers_like(_GIVEN_UP):
-            try:
-                manifest = self._read(given_up_name(cut))
-            except CheckpointError:
-                yield from (name for name in self.storage.names() if cut_of(name) == cut)
-            else:
-                yield from (file.name for file in manifest.files.all_files())
-
-    def _read(self, name: str) -> CutManifest:
-        """A manifest.
-
-        Raises:
-            CheckpointError: It is missing, damaged or of another format.
-            StorageError: It cannot be read at this moment.
-        """
-        with self.storage.reading(name, absent="there is no such checkpoint") as file:
-            return _parse(file.read(), self.storage.place_of(name))
+def _to_state(manifest: CutManifest) -> dict[str, Any]:
+    return {
+        NUMBER: manifest.facts.cut,
+        STEP: manifest.facts.step,
+        TRAINING: manifest.training,
+        FILES: json.loads(encode(manifest.files)),
+        _FACTS: json.loads(encode(manifest.facts)),
+        "frozen": manifest.frozen,
+    }
 
 
-def cut_file_name(cut: int) -> str:
-    """Of the manifest of a cut."""
-    return f"cut-{cut:06d}.json"
-
-
-def given_up_name(cut: int) -> str:
-    """Of the manifest of a cut that was given up."""
-    return f"{cut_file_name(cut)}.given-up"
-
-
-def _parse(content: bytes, place: str) -> CutManifest:
+def _of_state(commit: Manifest, place: str) -> CutManifest:
+    """What `_to_state` made; `place` as errors name it."""
     try:
-        document = json.loads(content)
-        version = document["format"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError("is damaged: it is no manifest", place=place) from error
-    if version != MANIFEST_FORMAT:
-        raise CheckpointError(
-            f"has format {version}, and this program knows format {MANIFEST_FORMAT}",
-            place=place,
-            remedy="Go on with the version of ctrpipe that began the job",
-        )
-    try:
-        body = document["body"]
-        if document["crc32"] != zlib.crc32(_canonical(body)):
-            raise CheckpointError("is damaged: its checksum differs", place=place)
+        state = commit.state
         return CutManifest(
-            # Cuts of earlier versions name no placement.
-            decode(CutFacts, _canonical({"placement": None, **body["facts"]})),
-            decode(CutFiles, _canonical(body["files"])),
-            body["frozen"],
-            tuple(body["history"]),
+            decode(CutFacts, json.dumps(state[_FACTS]).encode()),
+            decode(CutFiles, json.dumps(state[FILES]).encode()),
+            state["frozen"],
+            state[TRAINING],
         )
     except (KeyError, TypeError, MalformedMessage) as error:
-        raise CheckpointError("is damaged: something is missing", place=place) from error
-
-
-def _render(manifest: CutManifest) -> str:
-    body: Mapping[str, Any] = {
-        "facts": json.loads(encode(manifest.facts)),
-        "files": json.loads(encode(manifest.files)),
-        "frozen": manifest.frozen,
-        "history": list(manifest.history),
-    }
-    document = {"format": MANIFEST_FORMAT, "crc32": zlib.crc32(_canonical(body)), "body": body}
-    return json.dumps(document)
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        raise CheckpointError("is no checkpoint of a job", place=place) from error

@@ -157,7 +157,7 @@ class Master:
     ) -> JobExecutor:
         spec = self._spec
         checkpoints = spec.within(self._run_folder).checkpoints_folder
-        cuts = Cuts(CutStorage.at(checkpoints), spec.job)
+        cuts = Cuts(CutStorage.at(checkpoints), spec)
         job = await_storage(
             lambda: begin_job(
                 self._settings,

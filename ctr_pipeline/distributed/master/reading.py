@@ -36,7 +36,7 @@ def read_status(run_folder: Path) -> JobView:
     settings = plan_job(spec, scores_folder="scores")
     job = Job.from_ledger(settings, records_of_job(records), 0.0)
     status = job.status()
-    cuts = Cuts(CutStorage.at(spec.within(run_folder).checkpoints_folder), spec.job)
+    cuts = Cuts(CutStorage.at(spec.within(run_folder).checkpoints_folder), spec)
     train = spec.split("train")
     return view_job(
         status,

@@ -3,8 +3,6 @@
 Refusals are final for the call and change nothing.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from ctr_pipeline.dataset.order import EpochOrder
@@ -17,7 +15,7 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.coordination.spec import BATCHES_PER_TASK, JobSpec
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import PushRequest
-from ctr_pipeline.embeddings.log_chain import CutFile
+from ctr_pipeline.storage.protocol import check_key
 
 _MOST = 1 << 40
 """Of numbers that the spec does not bound: attempts, cuts, generations."""
@@ -115,6 +113,7 @@ class RequestLimits:
             raise Refusal(
                 "mismatch", f"there is no checkpoint {request.cut} after {request.parent}"
             )
+        _check_key(f"{request.prefix}rows")
 
     def check_restore(self, request: RestoreRequest) -> None:
         """All that a restore names exists, or is refused before anything is given up.
@@ -131,8 +130,10 @@ class RequestLimits:
                 raise Refusal("mismatch", f"there is no partition {chain.partition}")
             if not 0 <= chain.bitmaps_of < max(len(request.bitmaps), 1):
                 raise Refusal("mismatch", f"there are no bitmaps of server {chain.bitmaps_of}")
-            _check_names(chain.files)
-        _check_names(request.dense)
+            for file in chain.files:
+                _check_key(file.name)
+        for file in request.dense:
+            _check_key(file.name)
         for bitmaps in request.bitmaps:
             for bitmap in bitmaps:
                 self._check_bitmap(bitmap)
@@ -149,11 +150,12 @@ class RequestLimits:
             raise Refusal("mismatch", f"there are no such bitmaps: {bitmap}"[:300])
 
 
-def _check_names(files: Iterable[CutFile]) -> None:
-    """Files lie in the checkpoints folder itself."""
-    for file in files:
-        if file.name in {"", ".", ".."} or any(sign in file.name for sign in "/\\\0"):
-            raise Refusal("mismatch", f"{file.name[:100]!r} is no name of a file of a checkpoint")
+def _check_key(key: str) -> None:
+    """Files lie among the checkpoints."""
+    try:
+        check_key(key)
+    except ValueError:
+        raise Refusal("mismatch", f"{key[:100]!r} is no key of a file of a checkpoint") from None
 
 
 def _name_of(batch: BatchId) -> str:

@@ -277,15 +277,16 @@ class ServerState:
             SnapshotAbandonedError: A restore gave it up.
         """
         self._storage.require_there()
+        storage = self._storage.writing(request.prefix)
         files: tuple[CutFile, ...] = ()
         if cut.snapshot is not None:
             files = cut.snapshot.write(
-                self._storage,
+                storage,
                 num_partitions=self._spec.num_partitions,
                 partitions=self._partitions,
             )
         return files + save_copy(
-            self._storage,
+            storage,
             cut.dense,
             self._optimizer,
             cut=request.cut,

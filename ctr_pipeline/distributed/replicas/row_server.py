@@ -6,7 +6,7 @@
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 
 import numpy as np
@@ -34,16 +34,15 @@ from ctr_pipeline.distributed.rpc.certificates import Role
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
-from ctr_pipeline.embeddings.arrays import Float32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import BoolArray, Float32Array, Int64Array
 from ctr_pipeline.embeddings.partition import partitions_of
-from ctr_pipeline.embeddings.row_file import describe_rows, read_records
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import RunFolderError, TrainingError
 from ctr_pipeline.kernels.ranges import RangeRunner
 from ctr_pipeline.machine import measure_usage
 from ctr_pipeline.storage.protocol import Storage
 from ctr_pipeline.training.checkpoint import Checkpoints
-from ctr_pipeline.training.parameters import open_rows
+from ctr_pipeline.training.parameters import load_rows
 
 _LOGGER = logging.getLogger(__name__)
 _STOP_SECONDS = 1.0
@@ -122,23 +121,20 @@ class RowServer:
         with self._lock:
             self._void(self._steps.forget())
             self._before = None
-            rows, num_read = self._store.rows, 0
+            rows = self._store.rows
             with rows.lock:
-                rows.clear()
-                for keys, records in self._read_checkpoint(request.step) if request.step else ():
-                    is_mine = partitions_of(keys, self._num_servers) == self._index
-                    rows.put(keys[is_mine], records[is_mine], RangeRunner(1))
-                    num_read += int(is_mine.sum())
+                if request.step:
+                    checkpoint = Checkpoints(self._checkpoints).load(request.step)
+                    load_rows(checkpoint, self._store, only=self._are_mine)
+                else:
+                    rows.clear()
             self._steps.restore(request.lineage, request.step)
-        _LOGGER.info("Holds %d rows, of step %d", num_read, request.step)
+        _LOGGER.info("Holds %d rows, of step %d", rows.num_rows, request.step)
         return Empty()
 
-    def _read_checkpoint(self, step: int) -> Iterator[RowRecords]:
-        """The rows of all servers, in blocks; each is overwritten by the next."""
-        store, checkpoint = self._store, Checkpoints(self._checkpoints).load(step)
-        make = describe_rows(store.layout, store.tables, store.seed)
-        with open_rows(checkpoint) as file, open_rows(checkpoint) as keys_file:
-            yield from read_records(file, keys_file, store.layout, make, "embedding rows")
+    def _are_mine(self, keys: Int64Array) -> BoolArray:
+        found: BoolArray = partitions_of(keys, self._num_servers) == self._index
+        return found
 
     def _enter(self, request: EnterWorld) -> Empty:
         with self._lock:
@@ -249,7 +245,7 @@ class RowServer:
     def _checked(self, keys: Int64Array) -> Int64Array:
         """A copy of keys that are to be of this server."""
         keys = keys.copy()
-        if (partitions_of(keys, self._num_servers) != self._index).any():
+        if not self._are_mine(keys).all():
             raise Refusal("mismatch", f"a key is not one of server {self._index}")
         return keys
 

@@ -126,14 +126,14 @@ def open_finisher(loaded: LoadedConfig) -> StageTask:
 
 def _finish(context: RunContext, facts: _Facts) -> None:
     # It loads TensorFlow, which the process that has it done never needs for this.
-    from ctr_pipeline.pipeline.job.trained_cut import open_trained_cut
+    from ctr_pipeline.pipeline.model.loading import open_trained
     from ctr_pipeline.pipeline.stages.finish import run_finish
 
     run = context.run
     context.times.earlier, context.times.start_up = facts.seconds, facts.start_up
     analysis = _load_analysis(context, facts)
     with ExitStack() as stack:
-        model = open_trained_cut(context.loaded, run, context.progress, on_disk=stack)
+        model = open_trained(context.loaded, run, context.progress, on_disk=stack)
         context.progress.log(f"Training ended: {model.state.finished}")
         run_finish(
             context,

@@ -66,11 +66,12 @@ from ctr_pipeline.pipeline.job.replica_progress import (
     save_progress,
 )
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
-from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
 from ctr_pipeline.progress import Progress, ProgressTask, SilentProgress
 from ctr_pipeline.specs.course import WorkersConfig
 from ctr_pipeline.specs.launchers import LAUNCHERS
+from ctr_pipeline.training.checkpoint import require_to_go_on
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.replicas.served_rows import ServedRows
@@ -107,7 +108,7 @@ def trained_by_replicas(context: RunContext, *, num_rows: int) -> "TrainedModel"
     runtime = loaded.config.runtime
     with context.times.stage("training"):
         if context.resume:
-            require_mode(run, has_members=False)
+            require_to_go_on(run.checkpoint_storage)
         claim_to_train(context, partial(newest_step, run), resumes=context.resume)
         folder = run.replicas
         access = Access.create(folder, tls=runtime.needs_tls)

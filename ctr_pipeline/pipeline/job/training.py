@@ -11,12 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.distributed.master.ledger.opening import locate_ledger
-from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.distributed.rpc.access import Access, end_launch
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.cut_storage import CutStorage
-from ctr_pipeline.errors import CheckpointError, HandedOver
+from ctr_pipeline.errors import HandedOver
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.following import follow_job
 from ctr_pipeline.pipeline.job.launchers import WorkerPhase, launch
@@ -24,10 +23,10 @@ from ctr_pipeline.pipeline.job.preparing import OpenLauncher
 from ctr_pipeline.pipeline.job.server_memory import warning_of_memory
 from ctr_pipeline.pipeline.job.spec_file import continue_spec, prepare_spec, require_same_partitions
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
 from ctr_pipeline.pipeline.stages.encode import Encoding
-from ctr_pipeline.pipeline.stages.resumption import claim_to_train
+from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart
+from ctr_pipeline.training.checkpoint import Checkpoints, newest_number
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.spec import JobSpec
@@ -77,10 +76,11 @@ def require_trained(context: RunContext) -> None:
     Raises:
         CheckpointError: The model of the best epoch is damaged.
     """
-    from ctr_pipeline.pipeline.job.trained_cut import find_trained_cut
+    from ctr_pipeline.pipeline.model.loading import find_trained
 
-    cut = find_trained_cut(context.loaded, context.run, context.progress)
-    context.progress.log(f"Training ended: {cut.state.finished}")
+    run = context.run
+    _, state = find_trained(context.config, run, run, context.progress)
+    context.progress.log(f"Training ended: {state.finished}")
 
 
 def prepare_for_members(
@@ -105,11 +105,9 @@ def prepare_for_members(
 
 def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tuple[Access, bool]:
     """Readies the folder for a job; returns new secrets, and whether there is a job to resume."""
-    loaded, run, resume = context.loaded, context.run, context.resume
-    if resume:
-        require_mode(run, has_members=True)
+    loaded, run = context.loaded, context.run
     has_spec = (run.job / "spec.json").exists()
-    resume = resume and (has_spec or CutStorage(run.checkpoint_storage).job() is not None)
+    resume = context.resume and (has_spec or newest_number(run.checkpoint_storage) > 0)
     if resume and has_spec:
         # Before the config in the folder is replaced.
         require_same_partitions(loaded.config, run)
@@ -117,22 +115,12 @@ def _claim_job(context: RunContext, *, tls: bool, insecure: bool = False) -> tup
     locate_ledger(loaded.config.runtime, run.job).await_ready(
         wait_seconds=_LEDGER_SECONDS, on_wait=context.progress.log
     )
-    claim_to_train(context, partial(_newest_step, run), resumes=resume)
+    claim_to_train(context, partial(newest_step, run), resumes=resume)
     run.begin_training()
     access = Access.create(run.job, tls=tls, insecure=insecure)
     # Of a master that is gone.
     (run.job / "endpoint.json").unlink(missing_ok=True)
     return access, resume
-
-
-def _newest_step(run: RunFolder) -> int | None:
-    cuts = Cuts(CutStorage(run.checkpoint_storage), None)
-    for number in cuts.numbers():
-        try:
-            return cuts.load(number).facts.step
-        except CheckpointError:
-            continue  # The master says why when it passes it over.
-    return None
 
 
 def _prepare(
@@ -159,8 +147,7 @@ def _prepare(
     )
     if resume:
         spec = continue_spec(spec, run)
-    else:
-        CutStorage(run.checkpoint_storage).begin(spec.job)
+    CutStorage(run.checkpoint_storage).begin(spec.job)
     if warm_start is not None and not resume:
         _write_warm_start(context, encoding, spec, warm_start)
     save_spec(run.job, spec)
@@ -171,8 +158,8 @@ def _prepare(
 def _write_warm_start(
     context: RunContext, encoding: Encoding, spec: "JobSpec", warm_start: WarmStart
 ) -> None:
-    from ctr_pipeline.pipeline.job.cut_files import write_first_cut
     from ctr_pipeline.pipeline.stages.warm_start_parameters import build_from_earlier
+    from ctr_pipeline.training.trainer import TrainingState
 
     progress = context.progress
     parameters = build_from_earlier(
@@ -184,6 +171,16 @@ def _write_warm_start(
         folder=context.run.path,
         progress=progress,
     )
-    write_first_cut(spec.within(context.run.path), parameters)
+    state = TrainingState(
+        rows_fingerprint=spec.rows_fingerprint,
+        plan_fingerprint=spec.plan_fingerprint,
+        earlier_steps=spec.earlier_steps,
+    )
+    Checkpoints(context.run.checkpoint_storage).save(
+        state.to_json(),
+        rows=parameters.rows.save,
+        dense=parameters.dense.save,
+        num_dense=spec.num_dense,
+    )
     parameters.rows.release()
     progress.log(f"Training begins from {warm_start.record.describe()}")

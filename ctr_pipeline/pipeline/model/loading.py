@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.embeddings.stored_rows import open_row_file
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.model.dense_model import compile_model
 from ctr_pipeline.pipeline.model.embedding_rows import ReadableRows
@@ -22,9 +21,11 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import Checkpoints
+from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.ensemble import EnsembleDense, EnsembleNetwork, EnsembleScorer
-from ctr_pipeline.training.parameters import load_dense, load_parameters, open_rows
+from ctr_pipeline.training.history import judged_history
+from ctr_pipeline.training.parameters import load_dense, load_rows, open_rows
+from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.training.trainer import TrainingState
 
 
@@ -45,11 +46,6 @@ def open_trained(
         CheckpointError: Nothing was trained here, or training has not finished an epoch.
         RunFolderError: The disk has no room for the sorted rows.
     """
-    if (run.job / "spec.json").exists():
-        # The distributed packages are loaded only for a job.
-        from ctr_pipeline.pipeline.job.trained_cut import open_trained_cut
-
-        return open_trained_cut(loaded, run, progress, on_disk=on_disk)
     configs = member_configs(loaded.config)
     folders = [run.member(number) for number in range(len(configs))] or [run]
     if not loaded.config.train.refit and any(one.refit.path.exists() for one in folders):
@@ -77,37 +73,84 @@ def _open(
         progress: As for `open_trained`.
         on_disk: As for `open_trained`.
     """
-    checkpoints = Checkpoints(folder.checkpoint_storage)
-    checkpoint = checkpoints.load_newest(progress.log)
-    if checkpoint is None or checkpoint.state["best_step"] is None:
-        if folder != run and run.trained_folders():
-            remedy = "Run 'ctrpipe run' with --resume to train the rest of the ensemble"
-        elif run.has_results():
-            remedy = "Run 'ctrpipe run' with this config and --resume to train it"
-        else:
-            remedy = "Run 'ctrpipe train' (or 'ctrpipe run') with this config first"
-        raise CheckpointError("holds no trained model", place=str(folder.path), remedy=remedy)
-    state = TrainingState.from_json(checkpoint.state)
-    if config.train.refit:
-        checkpoint = load_refit(folder, checkpoint.state, progress)
-        state = replace(state, refit=TrainingState.from_json(checkpoint.state).refit)
-    elif checkpoint.step != state.best_step and state.best_step is not None:
-        try:
-            checkpoint = checkpoints.load(state.best_step)
-        except CheckpointError as error:
-            progress.log(f"The newest checkpoint is used instead of the best: {error}")
+    checkpoint, state = find_trained(config, run, folder, progress)
     plan = load_plan(run.preprocessing)
     require_same_plan(state, plan, run)
     compiled = compile_model(config, run, plan, trains=False)
     parameters = initial_parameters(config, run, plan, None, compiled)
     rows: ReadableRows = parameters.rows
     if on_disk is None:
-        load_parameters(checkpoint, parameters.rows, parameters.dense)
+        load_rows(checkpoint, parameters.rows)
     else:
-        load_dense(checkpoint, parameters.dense)
-        rows = open_row_file(parameters.rows, lambda: open_rows(checkpoint), sorting_folder(run))
+        rows = open_rows(checkpoint, parameters.rows, sorting_folder(run))
         on_disk.callback(rows.release)
+    load_dense(checkpoint, parameters.dense)
     return TrainedModel.of(plan, compiled, rows, parameters.dense, state)
+
+
+def find_trained(
+    config: Config, run: RunFolder, folder: RunFolder, progress: Progress
+) -> tuple[Checkpoint, TrainingState]:
+    """The checkpoint of the best epoch until now, or the newest whole one if that is damaged.
+
+    Training may still go on.
+
+    Args:
+        config: That of the model.
+        run: The run folder.
+        folder: Where the model's checkpoints are: the run folder, or that of an ensemble's member.
+        progress: Logs each checkpoint that is damaged.
+
+    Returns:
+        The checkpoint, and how training went.
+
+    Raises:
+        CheckpointError: Nothing was trained here, or training has not finished an epoch.
+    """
+    checkpoints = Checkpoints(folder.checkpoint_storage)
+    newest = checkpoints.load_newest(progress.log)
+    state = None if newest is None else _judged(newest, config, folder)
+    if newest is None or state is None or state.best_step is None:
+        raise _not_trained(run, folder)
+    if config.train.refit:
+        refitted = load_refit(folder, newest.state, progress)
+        return refitted, replace(state, refit=TrainingState.from_json(refitted.state).refit)
+    best = next(record for record in state.history if record.step == state.best_step)
+    try:
+        return checkpoints.load_epoch(best.epoch), state
+    except CheckpointError as error:
+        progress.log(f"The newest checkpoint is used instead of the best: {error}")
+        return newest, state
+
+
+def _judged(newest: Checkpoint, config: Config, folder: RunFolder) -> TrainingState:
+    """How training went until a checkpoint, with an epoch that was validated after it."""
+    state = TrainingState.from_json(newest.state)
+    history = judged_history(newest.state, folder.history)
+    if len(history) == len(state.history):
+        return state
+    decision = decide_stop(history, config.train.early_stopping, config.train.epochs)
+    return replace(
+        state,
+        history=history,
+        best_step=history[decision.best_epoch].step,
+        finished=decision.reason,
+    )
+
+
+def _not_trained(run: RunFolder, folder: RunFolder) -> CheckpointError:
+    if folder != run and run.trained_folders():
+        remedy = "Run 'ctrpipe run' with --resume to train the rest of the ensemble"
+    elif (run.job / "spec.json").exists():
+        remedy = (
+            "Wait for its first epoch if it trains now; if not, run 'ctrpipe train' (or 'ctrpipe "
+            "run') with --resume"
+        )
+    elif run.has_results():
+        remedy = "Run 'ctrpipe run' with this config and --resume to train it"
+    else:
+        remedy = "Run 'ctrpipe train' (or 'ctrpipe run') with this config first"
+    return CheckpointError("holds no trained model", place=str(folder.path), remedy=remedy)
 
 
 def _join(

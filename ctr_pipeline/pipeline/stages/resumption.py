@@ -9,6 +9,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder, changed_course, differin
 from ctr_pipeline.pipeline.sessions import ChangedKey
 from ctr_pipeline.pipeline.stages.encode import encoded_fingerprint
 from ctr_pipeline.preprocessing.plan import load_plan
+from ctr_pipeline.training import checkpoint
 from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.history import load_history
 from ctr_pipeline.training.stopping import decide_stop
@@ -26,15 +27,15 @@ def same_rows_as_before(config: Config, run: RunFolder) -> Callable[[str], None]
         trained = run.trained_folders()
         if not trained:
             return
-        checkpoint = Checkpoints(trained[0].checkpoint_storage).load_newest(lambda _: None)
-        if checkpoint is None:
+        newest = Checkpoints(trained[0].checkpoint_storage).load_newest(lambda _: None)
+        if newest is None:
             return
         try:
             plan = load_plan(run.preprocessing)
         except PreprocessingError:
             return
         fingerprint = encoded_fingerprint(plan, rows_fingerprint, config)
-        if checkpoint.state["rows_fingerprint"] != fingerprint:
+        if newest.state["rows_fingerprint"] != fingerprint:
             raise CheckpointError(
                 "the data changed since the model was trained",
                 place=str(run.path),
@@ -74,16 +75,17 @@ def claim_to_train(
             )
             for change in context.changes:
                 context.progress.log(change.sentence)
+    if not loaded.config.runtime.has_members:
+        run.leave_job()
     run.keep_config(loaded)
 
 
 def newest_step(run: RunFolder) -> int | None:
-    """Steps of the newest checkpoint of training without a master; None: there is none.
+    """Steps of the newest checkpoint; None: there is none.
 
     Of an ensemble, that of the model that was trained last.
     """
-    steps = Checkpoints(_last_trained(run).checkpoint_storage).steps()
-    return steps[-1] if steps else None
+    return checkpoint.newest_step(_last_trained(run).checkpoint_storage)
 
 
 def _last_trained(run: RunFolder) -> RunFolder:

@@ -27,7 +27,7 @@ from ctr_pipeline.pipeline.model.trained_model import (
     require_same_rows,
 )
 from ctr_pipeline.pipeline.resources import num_threads
-from ctr_pipeline.pipeline.run_folder import RunFolder, require_mode
+from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.encode import Encoding, new_counter
 from ctr_pipeline.pipeline.stages.refit import best_epoch, discard_refit, find_refit
 from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
@@ -35,7 +35,7 @@ from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier
 from ctr_pipeline.pipeline.timing import FIRST_STEP, start_up_sentence
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import Checkpoints
+from ctr_pipeline.training.checkpoint import Checkpoints, newest_number, require_to_go_on
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.history import save_history
 from ctr_pipeline.training.profile import (
@@ -67,7 +67,7 @@ def run_training(
     job = _Training(context, encoding, claim, warm_start)
     with context.times.stage("training"):
         if context.resume:
-            require_mode(run, has_members=False)
+            require_to_go_on(run.checkpoint_storage)
         if loaded.config.train.ensemble > 1:
             _train_members(loaded, job)
             return open_trained(loaded, run, context.progress)
@@ -201,6 +201,11 @@ def _choose(
             trainer.checkpoints.go_on_from(checkpoint)
             _restore_history(folder, trainer.state)
             progress.log(f"Resuming after step {checkpoint.step:,}")
+            if newest_number(folder.checkpoint_storage) > checkpoint.number:
+                progress.log(
+                    "Newer checkpoints are damaged, or were taken while batches were on their way "
+                    "to several servers"
+                )
         else:
             _begin(loaded, trainer, parameters, job)
         if folder in (run, run.member(0)):

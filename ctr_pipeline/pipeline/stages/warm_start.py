@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,7 +18,6 @@ from ctr_pipeline.analysis import ColumnDecision
 from ctr_pipeline.config.loader import LoadedConfig, load_config
 from ctr_pipeline.config.models import Config, EarlierRun
 from ctr_pipeline.config.resolved import absolute_path, same_paths, with_paths
-from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import (
     CheckpointError,
     ConfigError,
@@ -34,17 +33,13 @@ from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import PLAN_FILE, PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.storage.opening import address_of
-from ctr_pipeline.storage.protocol import Storage
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
-from ctr_pipeline.training.history import load_history
+from ctr_pipeline.training.history import EpochRecord, judged_history
 from ctr_pipeline.training.stopping import decide_stop
 from ctr_pipeline.transforms.age import Age
 from ctr_pipeline.transforms.count_encode import CountEncodeStep
 from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 from ctr_pipeline.transforms.vocabulary import VocabularyStep
-
-if TYPE_CHECKING:
-    from ctr_pipeline.distributed.master.manifests import CutManifest
 
 KEY = "train.init_from"
 NOT_THERE = "the run that training begins from has no such feature"
@@ -91,17 +86,14 @@ class EarlierCheckpoint:
         step: Its steps.
         epoch: Epochs that it has finished.
         earlier_steps: Steps of the runs that it went on from.
-        storage: What keeps it.
-        content: A checkpoint of one process, or a cut of several.
     """
 
     config: Config
-    storage: Storage
+    checkpoint: Checkpoint
     step: int
     epoch: int
     earlier_steps: int
     plan_fingerprint: str
-    content: "Checkpoint | CutManifest"
 
 
 @dataclass(frozen=True)
@@ -318,75 +310,36 @@ def _find_checkpoint(
     earlier: RunFolder, config: Config, which: Literal["best", "last"], progress: Progress
 ) -> EarlierCheckpoint:
     """Raises CheckpointError if there is none, or the best is damaged."""
-    if (earlier.job / "spec.json").exists():
-        return _find_cut(earlier, config, which, progress)
     checkpoints = Checkpoints(earlier.checkpoint_storage)
     found = checkpoints.load_newest(progress.log)
     if found is None:
         raise _not_trained(earlier, "no trained model")
+    history = judged_history(found.state, earlier.history)
     if config.train.refit:
         if found.state["best_step"] is None:
             raise _not_trained(earlier, None)
         # What is tested and exported is what a new run goes on from.
         found = load_refit(earlier, found.state, progress)
     elif which == "best":
-        best = found.state["best_step"]
-        if best is None:
+        if not history:
             raise _not_trained(earlier, None)
-        if best != found.step:
-            found = checkpoints.load(best)
+        best = decide_stop(history, config.train.early_stopping, config.train.epochs).best_epoch
+        found = checkpoints.load_epoch(best)
     state = found.state
     return EarlierCheckpoint(
         config=config,
-        storage=earlier.checkpoint_storage,
+        checkpoint=found,
         step=found.step,
         epoch=state["position"]["epoch"]
         if config.train.refit
-        else _epochs_until(found.step, state["history"]),
+        else _epochs_until(found.step, history),
         earlier_steps=state.get("earlier_steps", 0),
         plan_fingerprint=state["plan_fingerprint"],
-        content=found,
     )
 
 
-def _find_cut(
-    earlier: RunFolder, config: Config, which: Literal["best", "last"], progress: Progress
-) -> EarlierCheckpoint:
-    """The same of a run in several processes."""
-    # With the words of members of a job, which others need not load.
-    from ctr_pipeline.distributed.master.manifests import Cuts
-    from ctr_pipeline.distributed.rpc.spec_file import load_spec
-    from ctr_pipeline.pipeline.job.cut_files import find_cuts, last_of_epoch
-
-    spec = load_spec(earlier.job)
-    cuts = find_cuts(Cuts(CutStorage(earlier.checkpoint_storage), spec.job), progress)
-    history = load_history(earlier.history)
-    if not cuts or (which == "best" and not history):
-        raise _not_trained(earlier, None if cuts else "no trained model")
-    found: CutManifest | None = cuts[0]
-    if which == "best":
-        train = config.train
-        best = decide_stop(history, train.early_stopping, train.epochs).best_epoch
-        found = last_of_epoch(cuts, best)
-    if found is None:
-        raise CheckpointError(
-            "the checkpoint of its best epoch is not whole",
-            place=str(earlier.path),
-            remedy=f"Set {KEY}.checkpoint: last",
-        )
-    return EarlierCheckpoint(
-        config=config,
-        storage=earlier.checkpoint_storage,
-        step=found.facts.step,
-        epoch=_epochs_until(found.facts.step, [vars(record) for record in history]),
-        earlier_steps=spec.earlier_steps,
-        plan_fingerprint=found.facts.plan_fingerprint,
-        content=found,
-    )
-
-
-def _epochs_until(step: int, history: Sequence[Mapping[str, Any]]) -> int:
-    return max((one["epoch"] + 1 for one in history if one["step"] <= step), default=0)
+def _epochs_until(step: int, history: Sequence[EpochRecord]) -> int:
+    return max((one.epoch + 1 for one in history if one.step <= step), default=0)
 
 
 def _not_trained(earlier: RunFolder, what: str | None) -> CheckpointError:

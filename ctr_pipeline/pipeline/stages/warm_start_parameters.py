@@ -7,7 +7,6 @@ import numpy as np
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.counts import IdCounts
-from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.row_transfer import incompatible_tables, transfer_rows
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.errors import CheckpointError
@@ -18,8 +17,7 @@ from ctr_pipeline.pipeline.stages.vocabulary_extension import table_moves
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, reopen
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.progress import Progress
-from ctr_pipeline.training.checkpoint import Checkpoint
-from ctr_pipeline.training.parameters import load_parameters
+from ctr_pipeline.training.parameters import load_dense, load_rows
 
 
 def load_earlier(
@@ -50,12 +48,8 @@ def load_earlier(
         threads=threads,
         memory_limit=memory_limit,
     )
-    if isinstance(found.content, Checkpoint):
-        load_parameters(found.content, parameters.rows, parameters.dense)
-    else:
-        from ctr_pipeline.pipeline.job.cut_files import restore_cut
-
-        restore_cut(parameters, CutStorage(found.storage), found.content)
+    load_rows(found.checkpoint, parameters.rows)
+    load_dense(found.checkpoint, parameters.dense)
     return parameters
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctr_pipeline.dataset.order import BatchesLeft, EpochOrder
 from ctr_pipeline.distributed.coordination.messages import (
     BatchLoss,
     ScoreSummary,
@@ -267,3 +268,48 @@ def test_failures_of_a_task_outlive_its_end_and_leave_the_order_alone():
         key_of(number) for number in range(3)
     ]
     assert again.task(key_of(1)).failures == 2
+
+
+@given(data=st.data(), num_rows=st.integers(1, 2000), losses=st.floats(0, 1e6))
+def test_what_is_over_of_an_epoch_is_told_to_training_without_a_job_and_back(
+    data, num_rows, losses
+):
+    order = EpochOrder(num_rows, batch_size=4, seed=1, epoch=2)
+    plan = EpochPlan(2, order.num_tasks, order.rows_per_task, 4, order.uneven_tasks)
+    tasks = range(order.num_tasks)
+    masks = [data.draw(st.integers(0, (1 << order.batches_of(task)) - 1)) for task in tasks]
+    dropped = {task for task in tasks if data.draw(st.booleans()) and masks[task]}
+    full = [masks[task] == (1 << order.batches_of(task)) - 1 for task in tasks]
+    dropped -= {task for task in tasks if full[task]}
+    frozen = {
+        "done": [[task, task + 1] for task in tasks if full[task]],
+        "losses": [losses],
+        "tasks": [
+            [task, masks[task], [], "no" if task in dropped else ""]
+            for task in tasks
+            if masks[task] and not full[task]
+        ],
+    }
+    board = TaskBoard.thaw(plan, frozen)
+    left = [
+        (task, batch)
+        for task in tasks
+        if task not in dropped
+        for batch in range(order.batches_of(task))
+        if not masks[task] >> batch & 1
+    ]
+    if not left:
+        return
+    task, batch, done = board.place()
+    remaining = BatchesLeft(order, done)
+    found = [(one, other) for one in tasks for other in remaining.of_task(one)]
+    assert (task, batch) == left[0]
+    assert [place for place in found if place >= left[0]] == left
+    # Of a dropped task nothing is left: it counts as trained there.
+    again = TaskBoard.at_place(plan, task, batch, done, board.loss_sum)
+    assert again.rows_done == num_rows - sum(
+        plan.make_task(one).rows_in(1 << other) for one, other in left
+    )
+    assert again.loss_sum == losses
+    assert again.place() == (task, batch, done)
+    assert json.loads(json.dumps(again.freeze())) == again.freeze()

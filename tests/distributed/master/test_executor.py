@@ -190,7 +190,7 @@ class ScriptedCuts:
         self.error = None
         self.step = 0
 
-    def take(self, action, addresses, placement, history, *, abandoned, fence):
+    def take(self, action, addresses, placement, *, abandoned, fence):
         self._stumble()
         fence()
         self.taken.append((action.cut, addresses, abandoned()))

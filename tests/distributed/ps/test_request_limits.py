@@ -158,7 +158,7 @@ def marked(mark):
         {"partitions": (PartitionFiles(10**6, (), 0),)},
         {"partitions": (PartitionFiles(0, (), 7),)},
         {"partitions": (PartitionFiles(0, (), -1),)},
-        *({"partitions": (PartitionFiles(0, (file(name),), 0),)} for name in ("", "..", "a/b")),
+        *({"partitions": (PartitionFiles(0, (file(name),), 0),)} for name in ("", "..", "a/../b")),
         *({"dense": (file(name),)} for name in ("/etc/passwd", "..\\x", "a\0b")),
         marked(TaskBitmap(0, 0, -1)),
         marked(TaskBitmap(0, 0, 1 << 64)),

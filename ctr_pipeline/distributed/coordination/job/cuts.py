@@ -135,7 +135,7 @@ def take_in_damage(state: JobState, event: CutDamaged) -> None:
     if event.cut not in state.cuts:
         return
     what = f"checkpoint {event.cut} is damaged: {event.reason}"
-    state.announce(what, f"it counts no more; {restores.KEPT_FILES}", topic="checkpoint")
+    state.announce(what, "it counts no more", topic="checkpoint")
     if len(state.cuts) > 1:
         # The last one stays known: a restore of it fails, where none would begin anew.
         state.forget_cut(event.cut)

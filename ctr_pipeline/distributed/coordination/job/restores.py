@@ -13,7 +13,6 @@ from ctr_pipeline.distributed.coordination.ledger import Ledger
 
 _RESTORE_RETRY_SECONDS = 1.0
 _MAX_RESTORE_FAILURES = 5
-KEPT_FILES = "its files are kept until its manifest, *.json.given-up, is removed"
 
 
 def begin_if_due(state: JobState) -> None:
@@ -148,9 +147,7 @@ def _use_cut_before(state: JobState, cut: int, what: str) -> None:
     if not before:
         whole = " of a whole epoch" if state.head.training_over else ""
         # It stays known, so that nothing begins anew unless a person says so.
-        state.fail(
-            f"no checkpoint{whole} is left: {what}; {KEPT_FILES}, and --overwrite begins anew"
-        )
+        state.fail(f"no checkpoint{whole} is left: {what}; --overwrite begins anew")
         return
     state.forget_cut(cut)
     done = f"checkpoint {before} is used"
@@ -159,7 +156,7 @@ def _use_cut_before(state: JobState, cut: int, what: str) -> None:
         state.end_scoring()
         epochs = {of: epoch for epoch, of in state.ledger.epoch_cuts.items()}
         done += f", of epoch {epochs[before] + 1}"
-    state.announce(what, f"{done}; {KEPT_FILES}", topic="checkpoint")
+    state.announce(what, done, topic="checkpoint")
 
 
 def _wait_for_storage(state: JobState, what: str) -> None:

@@ -1,15 +1,21 @@
-"""Parameters written as the first cut of a job, and what its servers make of them."""
+"""Parameters that one process has, what servers make of them, and the way back."""
 
-import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from job_specs import job_spec
+from job_specs import frozen_before_training, job_spec
 
-from ctr_pipeline.distributed.coordination.ledger import Ledger
+from ctr_pipeline.distributed.coordination.messages import SnapshotReply, SnapshotRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
-from ctr_pipeline.distributed.master.manifests import Cuts, cut_file_name
+from ctr_pipeline.distributed.master.cuts import require_same_job
+from ctr_pipeline.distributed.master.manifests import (
+    CutManifest,
+    Cuts,
+    chain_files,
+    describe_training,
+)
 from ctr_pipeline.distributed.ps.merging import RowGradients
 from ctr_pipeline.distributed.ps.server_state import ServerGradients, ServerState
 from ctr_pipeline.embeddings.cut_storage import CutStorage
@@ -17,21 +23,15 @@ from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.job.cut_files import (
-    FIRST_CUT,
-    find_cuts,
-    last_of_epoch,
-    open_cut,
-    restore_cut,
-    write_first_cut,
-)
 from ctr_pipeline.pipeline.model.parameters import Parameters
-from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.course import UpdateRule
 from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import ID_BITS, TableSpec
+from ctr_pipeline.storage.opening import open_storage
+from ctr_pipeline.training.checkpoint import Checkpoints
+from ctr_pipeline.training.parameters import load_dense, load_rows, open_rows
 
 NUM_DENSE = 11
 SIZES = {"item": 40, "user": 90}
@@ -84,22 +84,57 @@ def records_of(store):
     }
 
 
-def test_the_first_cut_is_read_back_bit_for_bit(tmp_path):
-    spec = spec_of(tmp_path)
-    written = parameters(trained=True)
-    write_first_cut(spec, written)
-    (manifest,), damages = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test").sound(read=True)
-    assert not damages
-    again = parameters(trained=False)
-    restore_cut(again, CutStorage.at(tmp_path / "checkpoints"), manifest)
-    assert records_of(again.rows) == records_of(written.rows)
-    assert again.dense.values.tobytes() == written.dense.values.tobytes()
-    assert again.dense.slots.tobytes() == written.dense.slots.tobytes()
-    # Nothing is counted yet, and the cut is one that a job may go back to.
-    frozen = json.loads(json.dumps(manifest.frozen))
-    ledger = Ledger.thaw(frozen, lambda _: pytest.fail("no epoch is open"))
-    assert (ledger.epoch, ledger.batches, ledger.history, ledger.best_cut) == (0, 0, [], 0)
-    assert frozen["cut"]["cut"] == manifest.facts.cut == FIRST_CUT
+def newest(folder, log=pytest.fail):
+    return Checkpoints(open_storage(str(folder / "checkpoints"))).load_newest(log)
+
+
+def restored(folder, into=None):
+    """What one process has of the newest checkpoint."""
+    found = into or parameters(trained=False)
+    load_rows(newest(folder), found.rows)
+    load_dense(newest(folder), found.dense)
+    return found
+
+
+def cut_of_servers(cuts, spec, request):
+    """Has servers restore a cut and write the next one, which one process reads bit for bit."""
+    before = restored(Path(spec.checkpoints_folder).parent)
+    prefix, replies = cuts.begin(), []
+    asked = SnapshotRequest(1, 2, 0, full=True, prefix=prefix)
+    for server in range(spec.num_parameter_servers):
+        state = ServerState(spec, server, threads=1)
+        state.restore(request)
+        cut = state.begin_cut(asked, state.prepare_cut(asked.cut))
+        replies.append(SnapshotReply("", state.write_cut(asked, cut), (), 0, 0.0))
+    facts = replace(cuts.load(1).facts, cut=asked.cut, num_parameter_servers=len(replies))
+    frozen = frozen_before_training(asked.cut)
+    files = chain_files(facts, None, replies, frozen)
+    cuts.save(CutManifest(facts, files, frozen, describe_training(spec, facts, files, frozen)))
+    after = restored(Path(spec.checkpoints_folder).parent)
+    assert records_of(after.rows) == records_of(before.rows)
+    assert after.dense.values.tobytes() == before.dense.values.tobytes()
+    assert after.dense.slots.tobytes() == before.dense.slots.tobytes()
+
+
+def write_checkpoint(spec, written, **state):
+    """As one process, or the first of several replicas, writes them."""
+    known = {
+        "step": 6,
+        "position": {"epoch": 0, "task": 0, "batch": 0},
+        "done": [],
+        "epoch_rows": 0,
+        "epoch_loss_sum": 0.0,
+        "history": [],
+        "best_step": None,
+        "rows_fingerprint": spec.rows_fingerprint,
+        "plan_fingerprint": spec.plan_fingerprint,
+    }
+    return Checkpoints(open_storage(spec.checkpoints_folder)).save(
+        known | state,
+        rows=written.rows.save,
+        dense=written.dense.save,
+        num_dense=len(written.dense.values),
+    )
 
 
 @pytest.mark.parametrize("num_servers", [1, 3, 5])
@@ -107,10 +142,14 @@ def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path,
     """An update of the first batch equals the seventh of one process."""
     written = parameters(trained=True)
     store, dense = written.rows, written.dense
-    write_first_cut(spec_of(tmp_path), written)
+    write_checkpoint(spec_of(tmp_path), written)
     spec = spec_of(tmp_path, num_parameter_servers=num_servers, earlier_steps=6)
-    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
-    request = folder.load(FIRST_CUT).restore_request(1, None)
+    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), spec)
+    manifest = folder.load(1)
+    folder.check_files(manifest, read=True)
+    require_same_job(manifest, spec)
+    request = manifest.restore_request(1, None)
+    cut_of_servers(folder, spec, request)
     keys = np.sort(store.rows.keys_N[: store.num_rows])
     partitions = partitions_of(keys, spec.num_partitions)
     chance = np.random.default_rng(1)
@@ -139,56 +178,36 @@ def test_servers_hold_their_parts_and_go_on_with_the_steps_of_all_runs(tmp_path,
     assert len({int(key) >> ID_BITS for key in keys}) == 2
 
 
-def test_a_model_without_tables_has_a_first_cut(tmp_path):
+def test_a_model_without_tables_has_a_checkpoint(tmp_path):
     spec = spec_of(tmp_path, tables=())
     no_rows = EmbeddingStore((), spec.segments, seed=3, threads=1)
     dense = parameters(trained=True).dense
-    write_first_cut(spec, Parameters(no_rows, dense))
-    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
-    manifest = folder.load(FIRST_CUT)
-    again = Parameters(no_rows, parameters(trained=False).dense)
-    restore_cut(again, CutStorage.at(tmp_path / "checkpoints"), manifest)
+    write_checkpoint(spec, Parameters(no_rows, dense))
+    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), spec)
+    again = restored(tmp_path, Parameters(no_rows, parameters(trained=False).dense))
     assert again.dense.values.tobytes() == dense.values.tobytes()
-    rows = open_cut(again, CutStorage.at(tmp_path / "checkpoints"), manifest, tmp_path)
+    rows = open_rows(newest(tmp_path), again.rows, tmp_path)
     assert (rows.num_rows, list(rows.iterate_rows(8))) == (0, [])
     rows.release()
     server = ServerState(spec, 0, threads=1)
-    server.restore(folder.load(FIRST_CUT).restore_request(1, None))
+    server.restore(folder.load(1).restore_request(1, None))
     low, high = server.range
     assert np.array_equal(server.dense_values(), dense.values[low:high])
 
 
-def test_a_damaged_first_cut_is_refused(tmp_path):
-    write_first_cut(spec_of(tmp_path), parameters(trained=True))
-    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
-    manifest = folder.load(FIRST_CUT)
-    path = next(file for file in (tmp_path / "checkpoints").iterdir() if file.suffix == ".arrow")
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+    write_checkpoint(spec_of(tmp_path), parameters(trained=True))
+    found = newest(tmp_path)
+    path = tmp_path / "checkpoints" / found.files.chains[0][0].name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(CheckpointError):
-        restore_cut(parameters(trained=False), CutStorage.at(tmp_path / "checkpoints"), manifest)
+        load_rows(found, parameters(trained=False).rows)
+    with pytest.raises(CheckpointError, match="all checkpoints are damaged"):
+        newest(tmp_path, log=str)
 
 
-class Told(SilentProgress):
-    def __init__(self):
-        self.messages = []
-
-    def log(self, message):
-        self.messages.append(message)
-
-
-def test_the_last_whole_cut_of_an_epoch_is_found_and_damaged_ones_are_told(tmp_path):
-    write_first_cut(spec_of(tmp_path), parameters(trained=True))
-    folder = Cuts(CutStorage.at(tmp_path / "checkpoints"), "test")
-    first = folder.load(FIRST_CUT)
-    for cut, epoch in ((2, 0), (3, 1), (4, 1), (5, 2), (6, 2)):
-        folder.save(replace(first, facts=replace(first.facts, cut=cut, epoch=epoch)))
-    for cut in (4, 5, 6):
-        path = tmp_path / "checkpoints" / cut_file_name(cut)
-        path.write_bytes(path.read_bytes()[:-9])
-    progress = Told()
-    cuts = find_cuts(folder, progress)
-    assert [cut.facts.cut for cut in cuts] == [3, 2, 1]
-    assert len(progress.messages) == 3
-    assert all(said.startswith("Skipping a checkpoint: ") for said in progress.messages)
-    found = [last_of_epoch(cuts, epoch) for epoch in range(3)]
-    assert [cut and cut.facts.cut for cut in found] == [2, 3, None]
+def test_a_checkpoint_of_one_process_is_no_cut_where_the_job_is_not_known(tmp_path):
+    spec = spec_of(tmp_path)
+    write_checkpoint(spec, parameters(trained=True))
+    with pytest.raises(CheckpointError, match="is no checkpoint of a job"):
+        Cuts(CutStorage.at(spec.checkpoints_folder)).load(1)
