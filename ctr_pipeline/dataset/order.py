@@ -166,13 +166,13 @@ class BatchesLeft:
         self._order = order
         self._done = tuple(done)
 
-    def of_task(self, task: int) -> Iterator[int]:
-        """Numbers of the batches of a task."""
+    def of_task(self, task: int, first: int = 0) -> Iterator[int]:
+        """Numbers of the batches of a task, from one on."""
         mask = 0
-        for first, end, batches in self._done:
-            if first <= task < end:
+        for begin, end, batches in self._done:
+            if begin <= task < end:
                 mask |= batches
-        for batch in range(self._order.batches_of(task)):
+        for batch in range(first, self._order.batches_of(task)):
             if not mask >> batch & 1:
                 yield batch
 
@@ -189,9 +189,7 @@ class BatchesLeft:
         """
         num_passed = 0
         while task < self._order.num_tasks:
-            for number in self.of_task(task):
-                if number < batch:
-                    continue
+            for number in self.of_task(task, batch):
                 if num_passed == most:
                     return num_passed, (task, number)
                 num_passed += 1

@@ -130,9 +130,7 @@ def epoch_batches(
     num_passed, mine = 0, turn.of_step(turn.step_batches)
     left = BatchesLeft(order, done)
     for task in range(start.task, order.num_tasks):
-        wanted = set(left.of_task(task))
-        if task == start.task:
-            wanted -= set(range(start.batch))
+        wanted = set(left.of_task(task, start.batch if task == start.task else 0))
         if not wanted:
             continue
         for number, rows in enumerate(reader.read_task(order.rows_of(task), order.batch_size)):
