@@ -500,11 +500,11 @@ def restore_rows(
     with rows.lock:
         rows.clear()
         try:
-            for file, partitions in _whole_files(chains).items():
+            for name, partitions in _whole_files(chains).items():
                 wanted = only
                 if len(partitions) < num_partitions:
                     wanted = _of_partitions(partitions, num_partitions, only)
-                _read_whole(store, storage, file, wanted)
+                _read_whole(store, storage, name, wanted)
             for chain in chains:
                 if not _is_whole(chain):
                     _read_chain(store, storage, chain, num_partitions, only)

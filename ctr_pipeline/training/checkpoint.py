@@ -37,6 +37,15 @@ def is_of_training(manifest: Manifest) -> bool:
     return isinstance(manifest.state.get(TRAINING), dict)
 
 
+def ended_epoch(manifest: Manifest) -> int | None:
+    """The epoch, from 0, at whose end a commit was made; None: it was not at one."""
+    if not is_of_training(manifest):
+        return None
+    place = manifest.state[TRAINING]["position"]
+    is_end = place["epoch"] and not place["task"] and not place["batch"]
+    return int(place["epoch"]) - 1 if is_end else None
+
+
 def newest_number(storage: Storage) -> int:
     """The newest readable checkpoint in a storage; 0: there is none."""
     return next(map(number_of, _readable(storage)), 0)
@@ -207,18 +216,20 @@ class Checkpoints:
             )
         return self._verified(manifest)
 
-    def load_epoch(self, epoch: int) -> Checkpoint:
+    def load_epoch(self, epoch: int, *, newest: Checkpoint | None = None) -> Checkpoint:
         """Verifies the last one at the end of an epoch.
 
         Args:
             epoch: From 0.
+            newest: Verified already; it is not read again if it is the one.
 
         Raises:
             CheckpointError: There is none, or it is damaged.
         """
-        end = {"epoch": epoch + 1, "task": 0, "batch": 0}
+        if newest is not None and ended_epoch(newest.manifest) == epoch:
+            return newest
         for manifest in self._readable():
-            if manifest.state[TRAINING]["position"] == end:
+            if ended_epoch(manifest) == epoch:
                 return self._verified(manifest)
         raise CheckpointError(
             f"has no readable checkpoint of the end of epoch {epoch + 1}",

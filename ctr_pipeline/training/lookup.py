@@ -42,13 +42,10 @@ class EmbeddingLookup(RowReader, Protocol):
 
 
 class SavedRows(EmbeddingLookup, Protocol):
-    """Embedding rows that this process can save and load."""
+    """Embedding rows that this process can save."""
 
     def save(self, file: IO[bytes]) -> None:
         """Writes all rows."""
-
-    def load(self, file: IO[bytes]) -> None:
-        """Replaces all rows with the ones that `save` wrote."""
 
     def evict(self, oldest_step: int) -> int:
         """Removes rows last updated before a step; batches must then be located again.

@@ -400,8 +400,8 @@ class ReplicaTrainer(Trainer):
         other = TrainingState.from_json(json.loads(state))
         self._require_same_rows(other)
         self._dense.load(io.BytesIO(dense))
-        if self._served is None:
-            self._embeddings.load(io.BytesIO(rows))
-        else:
+        if self._rows is not None:
+            self._rows.load(io.BytesIO(rows))
+        elif self._served is not None:
             self._served.adopt(rows.decode())
         self.state = other

@@ -9,7 +9,7 @@ of a row, D the others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ Floats = NDArray[np.float32]
 
 class ReplicatedRows(SavedRows, Protocol):
     """Embedding rows of one replica, updated by the gradients of all."""
+
+    def load(self, file: IO[bytes]) -> None:
+        """Replaces all rows with the ones that `save` wrote."""
 
     def read_rows(self, keys_U: NDArray[np.int64], *, create: bool) -> Floats:
         """Values by key; makes the missing rows if asked to."""
@@ -41,8 +44,6 @@ class ReplicatedRows(SavedRows, Protocol):
 @runtime_checkable
 class ServedRows(SavedRows, Protocol):
     """Embedding rows on servers, which all replicas share; each replica holds only its position.
-
-    `load` does nothing, as the servers have read the rows of a checkpoint in `restore`.
 
     Any call of the trainer may raise `WorldChanged`, where a server cannot answer.
     """

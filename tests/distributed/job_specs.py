@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ctr_pipeline.distributed.coordination.ledger import frozen_elsewhere
+from ctr_pipeline.distributed.coordination.ledger import Ledger, frozen_without_job
 from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
 from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.optimizer import OptimizerSpec
@@ -36,13 +36,7 @@ def job_spec(**facts):
 
 def frozen_before_training(cut):
     """`TakeCut.frozen` of a cut that counts nothing yet."""
-    nothing = {
-        "position": {"epoch": 0, "task": 0, "batch": 0},
-        "done": [],
-        "history": [],
-        "best_step": None,
-    }
-    return frozen_elsewhere(nothing, cut, {}, None)
+    return frozen_without_job(Ledger(), cut)
 
 
 def change_spec(spec, **changes):

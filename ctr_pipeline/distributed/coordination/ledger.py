@@ -33,43 +33,13 @@ class ClosedEpoch:
     dropped_tasks: tuple[str, ...]
 
 
-def frozen_elsewhere(
-    training: Json, cut: int, epoch_cuts: Mapping[int, int], plan_epoch: Callable[[int], EpochPlan]
-) -> dict[str, object]:
-    """`TakeCut.frozen` of a checkpoint that training without a job has written.
+def frozen_without_job(ledger: "Ledger", cut: int) -> dict[str, object]:
+    """`TakeCut.frozen` of a checkpoint that no job has taken.
 
     Args:
-        training: Where it stood, as `Ledger.describe_training` says it.
+        ledger: What it counts.
         cut: Number of the checkpoint.
-        epoch_cuts: Numbers of those at the ends of epochs.
-        plan_epoch: The tasks of an epoch.
     """
-    ledger, place, history = Ledger(), training["position"], training["history"]
-    for number in range(place["epoch"]):
-        plan = plan_epoch(number)
-        if number < len(history):
-            record = history[number]
-            rows, loss_sum = record["num_rows"], record["train_logloss"] * record["num_rows"]
-        else:
-            rows, loss_sum = training["epoch_rows"], training["epoch_loss_sum"]
-        batches = plan.batches_between(0, plan.num_tasks)
-        ledger.closed.append(ClosedEpoch(number, rows, 0, batches, loss_sum, ()))
-    if place["task"] or place["batch"] or training["done"]:
-        ledger.board = TaskBoard.at_place(
-            plan_epoch(ledger.epoch),
-            place["task"],
-            place["batch"],
-            [(first, end, mask) for first, end, mask in training["done"]],
-            training["epoch_loss_sum"],
-        )
-    else:
-        # The job validates it once more, to decide whether it was the last.
-        history = history[: max(0, ledger.epoch - 1)]
-    ledger.history = [dict(record) for record in history]
-    steps = [record["step"] for record in ledger.history]
-    if training["best_step"] in steps:
-        ledger.best_epoch = steps.index(training["best_step"])
-    ledger.epoch_cuts = {epoch: of for epoch, of in epoch_cuts.items() if epoch < ledger.epoch}
     return {
         **ledger.freeze(),
         "cut": to_record(CutRecord(cut, parent=0, depth=0, best_cut=ledger.best_cut)),
@@ -95,6 +65,11 @@ class Ledger:
     def epoch(self) -> int:
         """Being trained, or to be trained next."""
         return len(self.closed)
+
+    @property
+    def last_epoch(self) -> int:
+        """Being trained, or trained last."""
+        return max(0, self.epoch - (1 if self.board is None else 0))
 
     @property
     def best_cut(self) -> int:
@@ -192,6 +167,50 @@ class Ledger:
             "best_epoch": self.best_epoch,
             "epoch_cuts": [list(pair) for pair in self.epoch_cuts.items()],
         }
+
+    @classmethod
+    def of_training(
+        cls,
+        training: Json,
+        epoch_cuts: Mapping[int, int],
+        plan_epoch: Callable[[int], EpochPlan],
+    ) -> "Ledger":
+        """The ledger of a checkpoint that training without a job has written.
+
+        Args:
+            training: Where it stood, as `describe_training` says it.
+            epoch_cuts: Epoch → number of the checkpoint at its end.
+            plan_epoch: The tasks of an epoch.
+        """
+        ledger, place, history = cls(), training["position"], training["history"]
+        for number in range(place["epoch"]):
+            plan = plan_epoch(number)
+            if number < len(history):
+                record = history[number]
+                rows, loss_sum = record["num_rows"], record["train_logloss"] * record["num_rows"]
+            else:
+                rows, loss_sum = training["epoch_rows"], training["epoch_loss_sum"]
+            batches = plan.batches_between(0, plan.num_tasks)
+            ledger.closed.append(ClosedEpoch(number, rows, 0, batches, loss_sum, ()))
+        if place["task"] or place["batch"] or training["done"]:
+            ledger.board = TaskBoard.at_place(
+                plan_epoch(ledger.epoch),
+                place["task"],
+                place["batch"],
+                [(first, end, mask) for first, end, mask in training["done"]],
+                training["epoch_loss_sum"],
+            )
+        else:
+            # The job validates it once more, to decide whether it was the last.
+            history = history[: ledger.last_epoch]
+        ledger.history = [dict(record) for record in history]
+        steps = [record["step"] for record in ledger.history]
+        if training["best_step"] in steps:
+            ledger.best_epoch = steps.index(training["best_step"])
+        ledger.epoch_cuts = {
+            epoch: cut for epoch, cut in epoch_cuts.items() if epoch < ledger.epoch
+        }
+        return ledger
 
     @classmethod
     def thaw(cls, frozen: Json, plan_epoch: Callable[[int], EpochPlan]) -> "Ledger":

@@ -17,7 +17,7 @@ from typing import Any
 from ctr_pipeline.distributed.coordination.claims import bitmaps_beyond, tasks_over
 from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode, encode
 from ctr_pipeline.distributed.coordination.events import Json
-from ctr_pipeline.distributed.coordination.ledger import Ledger, frozen_elsewhere
+from ctr_pipeline.distributed.coordination.ledger import Ledger, frozen_without_job
 from ctr_pipeline.distributed.coordination.messages import (
     PartitionFiles,
     RestoreRequest,
@@ -38,6 +38,7 @@ from ctr_pipeline.training.checkpoint import (
     NUMBER,
     STEP,
     TRAINING,
+    ended_epoch,
     files_of,
     is_of_training,
     number_of,
@@ -328,15 +329,11 @@ class Cuts:
         """The checkpoint of one process, or of replicas, as a cut of the job."""
         ends: dict[int, int] = {}
         for number, other in self._committed():
-            if is_of_training(other):
-                place = other.state[TRAINING]["position"]
-                if place["epoch"] and not place["task"] and not place["batch"]:
-                    ends.setdefault(place["epoch"] - 1, number)
+            if (ended := ended_epoch(other)) is not None:
+                ends.setdefault(ended, number)
         number, training, given = number_of(commit), commit.state[TRAINING], files_of(commit)
-        planned = partial(plan_epoch, spec)
-        frozen = frozen_elsewhere(training, number, ends, planned)
-        ledger = Ledger.thaw(frozen, planned)
-        epoch = max(0, ledger.epoch - (1 if ledger.board is None else 0))
+        ledger = Ledger.of_training(training, ends, partial(plan_epoch, spec))
+        frozen, epoch = frozen_without_job(ledger, number), ledger.last_epoch
         facts = CutFacts(
             cut=number,
             parent=0,
@@ -469,8 +466,9 @@ class Cuts:
             # Its own first cut comes before.
             return {}
         self.storage.require_there()
+        committed = list(self._committed())
         damages: dict[int, str] = {}
-        for cut in kept:
+        for cut in kept.difference(cut for cut, _ in committed):
             try:
                 self.load(cut)
             except CheckpointError as error:
@@ -478,8 +476,7 @@ class Cuts:
         if damages:
             return damages
         newest = max(kept)
-        stays = [one.commit_id for cut, one in self._committed() if cut in kept or cut > newest]
-        writer.retain(stays)
+        writer.retain([one.commit_id for cut, one in committed if cut in kept or cut > newest])
         return {}
 
 

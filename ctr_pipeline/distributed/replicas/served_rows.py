@@ -379,9 +379,6 @@ class ServedRows:
             self._make,
         )
 
-    def load(self, file: IO[bytes]) -> None:
-        """The servers have read these rows themselves, see `restore`; this replica holds none."""
-
     def evict(self, oldest_step: int) -> int:
         """As `SavedRows.evict`; of several replicas that ask, one is told how many there were.
 

@@ -117,7 +117,7 @@ def find_trained(
         return refitted, replace(state, refit=TrainingState.from_json(refitted.state).refit)
     best = next(record for record in state.history if record.step == state.best_step)
     try:
-        return checkpoints.load_epoch(best.epoch), state
+        return checkpoints.load_epoch(best.epoch, newest=newest), state
     except CheckpointError as error:
         progress.log(f"The newest checkpoint is used instead of the best: {error}")
         return newest, state

@@ -324,7 +324,7 @@ def _find_checkpoint(
         if not history:
             raise _not_trained(earlier, None)
         best = decide_stop(history, config.train.early_stopping, config.train.epochs).best_epoch
-        found = checkpoints.load_epoch(best)
+        found = checkpoints.load_epoch(best, newest=found)
     state = found.state
     return EarlierCheckpoint(
         config=config,

@@ -57,7 +57,7 @@ def take_if_due(state: JobState, *, at_once: bool) -> None:
             generation=state.head.generation,
             parent=record.parent,
             full=full,
-            epoch=max(0, ledger.epoch - (1 if ledger.board is None else 0)),
+            epoch=ledger.last_epoch,
             step=ledger.batches,
             best_cut=ledger.best_cut,
             frozen=frozen,
