@@ -1,8 +1,9 @@
 """How much of a data file may be in memory at once: the same bounds for every format.
 
 A file may come from a stranger. A few bytes can stand for gigabytes wherever a format repeats,
-compresses or computes values, so that the size of a file bounds nothing. Every reader holds these
-limits before memory is asked for, and refuses what does not fit with a `DataError`.
+compresses or computes values, so that the size of a file bounds nothing. Every reader but that of
+Parquet, which is Arrow's, holds these limits before memory is asked for, and refuses what does not
+fit with a `DataError`.
 """
 
 import pyarrow as pa
@@ -20,13 +21,7 @@ BATCH_BYTES = 128 << 20
 """Rows that a reader gives out at once; several batches are on their way at any time."""
 
 UNFOLDED_BYTES = 1 << 30
-"""What a format makes a reader hold as a whole: a chunk of RecordIO, pages of Parquet."""
-
-MOST_ELEMENTS = 1 << 26
-"""Elements of lists in one column of one row group of Parquet."""
-
-DEEPEST = 32
-"""Levels of types within types."""
+"""What a format makes a reader hold as a whole: a chunk of RecordIO."""
 
 
 def check_num_columns(num_columns: int, file: object) -> None:

@@ -4,22 +4,27 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from ctr_pipeline.dataset.arrow_columns import RecordBlock, check_type
 from ctr_pipeline.dataset.columns import ReadingPlan
-from ctr_pipeline.dataset.data_files import DataFile, open_bytes, size_of
-from ctr_pipeline.dataset.formats.parquet.chunks import ChunkReader
-from ctr_pipeline.dataset.formats.parquet.layout import DamagedLayoutError, Int64s
-from ctr_pipeline.dataset.limits import check_values
+from ctr_pipeline.dataset.data_files import DataFile, open_arrow, size_of
+from ctr_pipeline.dataset.limits import BATCH_BYTES, check_num_columns, check_values
 from ctr_pipeline.dataset.partitions import Partition, add_partition
 from ctr_pipeline.dataset.source import WHOLE, Block, OneFile, Range, ranges_between
 from ctr_pipeline.errors import DataError
 
 _BATCH_ROWS = 65_536
+_FEWEST_ROWS = 16
 # A column that takes more bytes a value has a dictionary that is not worth its while.
 _DICTIONARY_BYTES = 3
+
+_TEXT_BYTES = 64 << 20
+_LIST_ITEMS = 1 << 20
+"""Of a footer: the longest text in it, a writer's notes above all, and of a list the most items."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,7 @@ class ParquetFile(OneFile):
             return [WHOLE]
         rows_G = rows_of_groups(self.path)
         unit_rows = max(1, self.num_rows * unit_bytes // self.size_bytes())
-        cuts = [runs[0] for runs in _runs(rows_G, unit_rows)] or [0]
-        return ranges_between(cuts)
+        return ranges_between(list(_first_groups(rows_G, unit_rows)) or [0])
 
     def read(self, part: Range, plan: ReadingPlan, block_bytes: int) -> Iterator[Block]:
         """As `SourceFile.read`."""
@@ -73,11 +77,9 @@ def read_schema(path: DataFile) -> tuple[pa.Schema, int]:
     Raises:
         DataError: The file is no Parquet, truncated, or has too many columns.
     """
-    with _errors_explained(path), open_bytes(path) as stream:
-        chunks = ChunkReader(path, stream)
-        with pa.PythonFile(chunks, "r") as native, pq.ParquetFile(native) as file:
-            # What a writer says beside the columns is of no use here, and may be of any length.
-            return file.schema_arrow.remove_metadata(), int(chunks.layout.num_rows_G.sum())
+    with _open(path) as (_, footer):
+        # What a writer says beside the columns is of no use here, and may be of any length.
+        return footer.schema.to_arrow_schema().remove_metadata(), int(_rows_of_groups(footer).sum())
 
 
 def read_first_rows(file: ParquetFile, num_rows: int) -> pa.Table:
@@ -106,44 +108,78 @@ def read_batches(
     """
     constants = {name for name, _ in file.constants}
     own = [name for name in names if name not in constants]
-    with _errors_explained(file.path), open_bytes(file.path) as stream:
-        chunks = ChunkReader(file.path, stream)
-        coded = [
-            name for name in chunks.layout.few_texts(_DICTIONARY_BYTES) if name in as_dictionaries
-        ]
-        with (
-            pa.PythonFile(chunks, "r") as native,
-            # Not ahead of what is asked for, which is checked before Arrow sees it.
-            pq.ParquetFile(native, read_dictionary=coded, pre_buffer=False) as rows,
-        ):
-            for groups in _runs(chunks.layout.num_rows_G, num_rows, part):
-                step = chunks.hold(groups, own, num_rows)
-                for batch in rows.iter_batches(batch_size=step, row_groups=groups, columns=own):
-                    check_values(batch, file.path)
-                    yield add_partition(batch, file.constants, names)
+    with _open(file.path) as (native, footer):
+        sizes = _sizes(footer, own)
+        coded = [size.name for size in sizes if size.name in as_dictionaries and size.has_few_texts]
+        bytes_of_row = sum(size.bytes_of_value for size in sizes)
+        step = min(num_rows, max(int(BATCH_BYTES / max(bytes_of_row, 1)), _FEWEST_ROWS))
+        rows = pq.ParquetFile(
+            native,
+            metadata=footer,
+            read_dictionary=coded,
+            # A row group at a time is in memory, not all of them.
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+        groups = range(footer.num_row_groups)[part.first : part.after]
+        for batch in rows.iter_batches(batch_size=step, row_groups=groups, columns=own):
+            check_values(batch, file.path)
+            yield add_partition(batch, file.constants, names)
 
 
-def rows_of_groups(path: DataFile) -> Int64s:
+def rows_of_groups(path: DataFile) -> NDArray[np.int64]:
     """Rows of each row group of a file, int64 [G].
 
     Raises:
         DataError: The file is damaged.
     """
-    with _errors_explained(path), open_bytes(path) as stream:
-        return ChunkReader(path, stream).layout.num_rows_G
+    with _open(path) as (_, footer):
+        return _rows_of_groups(footer)
 
 
-def _runs(rows_G: Int64s, num_rows: int, part: Range = WHOLE) -> Iterator[list[int]]:
-    """Row groups to read together, so that small ones make whole batches."""
-    run, rows_of_run = list[int](), 0
-    for group, rows in enumerate(rows_G[part.first : part.after].tolist(), part.first):
-        run.append(group)
-        rows_of_run += rows
-        if rows_of_run >= num_rows:
-            yield run
-            run, rows_of_run = [], 0
-    if run:
-        yield run
+def _rows_of_groups(footer: pq.FileMetaData) -> NDArray[np.int64]:
+    groups = range(footer.num_row_groups)
+    return np.array([footer.row_group(group).num_rows for group in groups], np.int64)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """How many bytes the values of a column take in a file, without compression."""
+
+    name: str
+    bytes_of_value: float
+    is_dictionary_of_texts: bool
+
+    @property
+    def has_few_texts(self) -> bool:
+        return self.is_dictionary_of_texts and self.bytes_of_value <= _DICTIONARY_BYTES
+
+
+def _sizes(footer: pq.FileMetaData, names: Sequence[str]) -> list[_Size]:
+    """Of the columns `names`; one with fields has a size of each of these."""
+    found = list[_Size]()
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    for number in range(footer.num_columns):
+        path = footer.schema.column(number).path
+        if path not in names and not any(path.startswith(f"{name}.") for name in names):
+            continue
+        parts = [group.column(number) for group in groups]
+        num_bytes = sum(part.total_uncompressed_size for part in parts)
+        is_coded = all(
+            part.has_dictionary_page and part.physical_type == "BYTE_ARRAY" for part in parts
+        )
+        found.append(_Size(path, num_bytes / max(footer.num_rows, 1), is_coded))
+    return found
+
+
+def _first_groups(rows_G: NDArray[np.int64], num_rows: int) -> Iterator[int]:
+    """The first row group of each run of row groups that have `num_rows` rows together."""
+    rows = num_rows
+    for group, rows_of_group in enumerate(rows_G.tolist()):
+        if rows >= num_rows:
+            yield group
+            rows = 0
+        rows += rows_of_group
 
 
 def read_parquet_blocks(
@@ -164,18 +200,25 @@ def read_parquet_blocks(
 
 
 @contextmanager
-def _errors_explained(path: DataFile) -> Iterator[None]:
-    """Errors of Arrow, and of what is no Parquet, as what they mean to the user.
+def _open(path: DataFile) -> Iterator[tuple[pa.NativeFile, pq.FileMetaData]]:
+    """A file, open, and its footer; what Arrow cannot read becomes a message to the user.
 
     Raises:
-        DataError: In their place.
+        DataError: The file is damaged, or has too many columns.
     """
     try:
-        yield
-    except (OSError, pa.ArrowException, DamagedLayoutError, UnicodeDecodeError) as error:
+        with open_arrow(path) as native:
+            footer = pq.ParquetFile(
+                native,
+                thrift_string_size_limit=_TEXT_BYTES,
+                thrift_container_size_limit=_LIST_ITEMS,
+            ).metadata
+            check_num_columns(footer.num_columns, path)
+            yield native, footer
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"cannot be read as Parquet: truncated or damaged ({first_line})",
             place=str(path),
-            remedy=getattr(error, "remedy", "Copy or write the file again"),
+            remedy="Copy or write the file again",
         ) from error
