@@ -20,7 +20,7 @@ def open_bytes(file: DataFile) -> io.BufferedReader:
 
     Raises:
         OSError: A file on disk cannot be opened.
-        DataError: An object cannot be.
+        CtrPipelineError: An object cannot be.
     """
     return file.open("rb") if isinstance(file, Path) else file.open()
 
@@ -31,13 +31,12 @@ def open_arrow(file: DataFile) -> Iterator[pa.NativeFile]:
 
     Raises:
         OSError: A file on disk cannot be opened.
-        DataError: An object cannot be.
+        CtrPipelineError: An object cannot be.
     """
     if isinstance(file, Path):
         with pa.OSFile(str(file), "rb") as native:
             yield native
         return
-    # Arrow's own closing would not tell of an object that changed.
     with open_bytes(file) as stream:
         yield pa.PythonFile(stream, "r")
 

@@ -7,12 +7,21 @@ from urllib.parse import urlsplit
 
 from ctr_pipeline.errors import StorageError
 
+_AWS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
 _CREDENTIALS: Mapping[str, str] = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "s3": _AWS,
+    "s3a": _AWS,
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "az": _AZURE,
+    "abfs": _AZURE,
+    "abfss": _AZURE,
 }
-"""By the schemes of addresses; another cloud's are told in general words."""
+"""By the schemes of addresses."""
+
+WEB_SCHEMES = ("http", "https")
+SCHEMES = (*_CREDENTIALS, *WEB_SCHEMES)
+"""Of addresses that rows are read from."""
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _SENT = (
@@ -28,7 +37,19 @@ _PLAIN = re.compile(r"[!-~]+")
 
 def credentials_of(address: str) -> str:
     """The variables that hold the credentials for an address."""
-    return _CREDENTIALS.get(address.partition("://")[0], "the variables of its cloud")
+    return _CREDENTIALS[address.partition("://")[0]]
+
+
+def is_web(address: str) -> bool:
+    """Whether a plain web server is asked, which has no credentials and lists nothing."""
+    return address.startswith(WEB_SCHEMES)
+
+
+def remedy_of(address: str) -> str:
+    """What to do where an address needs credentials."""
+    if is_web(address):
+        return "Name an address that needs no password, or download the file"
+    return f"Set {credentials_of(address)} in the environment"
 
 
 def region() -> str:
@@ -40,13 +61,13 @@ def check_environment(address: str) -> None:
     """Refuses what the client of S3 would send as it is, or stop at.
 
     Args:
-        address: `s3://…`, `gs://…` or `az://…`.
+        address: With one of `SCHEMES`.
 
     Raises:
         StorageError: A variable holds a blank, a line end, or an endpoint that is no address of a
             server. The message names it and not its value.
     """
-    if not address.startswith("s3://"):
+    if not address.startswith(("s3://", "s3a://")):
         return
     for name in _ENDPOINTS:
         if name in os.environ and not _is_server(os.environ[name]):

@@ -1,4 +1,4 @@
-"""A prefix of a bucket in S3, Google Cloud Storage or Azure as a storage, through obstore.
+"""A prefix of a bucket in S3, Google Cloud Storage or Azure, or a web server, through obstore.
 
 Credentials and endpoints come from the environment alone: the variables of each cloud
 (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`,
@@ -17,16 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from queue import Full, Queue
 from typing import IO, Any, TypeVar
 
 import obstore
 from obstore import exceptions
-from obstore.store import from_url
+from obstore.store import HTTPStore, from_url
 
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.storage import store_answers
-from ctr_pipeline.storage.cloud_environment import check_environment
+from ctr_pipeline.storage.cloud_environment import check_environment, is_web
 from ctr_pipeline.storage.protocol import (
     ObjectExistsError,
     ObjectMissingError,
@@ -130,45 +131,35 @@ class ObjectStore:
     """Objects below a prefix of a bucket.
 
     Args:
-        address: `s3://bucket/prefix`, `gs://…` or `az://…`.
+        address: `s3://bucket/prefix`, `gs://…`, `az://…`, or of a web server, which is only read.
+        any_key: Others gave the objects their keys, with any characters.
         patience: A test's clock.
 
     Raises:
         StorageError: The address or the environment is not usable.
     """
 
-    def __init__(self, address: str, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, address: str, *, any_key: bool = False, patience: Patience | None = None
+    ) -> None:
         self.address = address.rstrip("/")
+        self._check: Callable[[str], str] = str if any_key else check_key
         self._patience = patience or Patience()
         self._has_answered = False
         check_environment(self.address)
         # Requests are repeated here, where a lost answer to a conditional write can be told from
         # another writer's; only parts of a stream, which cannot be had twice, are in the library.
         self._store = self._open({"max_retries": 0})
-        self._streams = self._open(
-            {
-                "max_retries": 10_000,  # the time decides
-                "retry_timeout": timedelta(seconds=self._patience.give_up_seconds),
-                "backoff": {
-                    "init_backoff": timedelta(seconds=self._patience.first_pause_seconds),
-                    "max_backoff": timedelta(seconds=self._patience.longest_pause_seconds),
-                    "base": 2,
-                },
-            }
-        )
+
+    @cached_property
+    def _streams(self) -> Any:
+        return self._open(_retries(self._patience))
 
     def _open(self, retries: Any) -> Any:
-        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}
+        open_url = HTTPStore.from_url if is_web(self.address) else from_url
         try:
-            return from_url(
-                self.address,
-                retry_config=retries,
-                client_options={
-                    "allow_http": plain,
-                    "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
-                    "read_timeout": timedelta(seconds=_SILENCE_SECONDS),
-                    "timeout": timedelta(seconds=_REQUEST_SECONDS),
-                },
+            return open_url(
+                self.address, retry_config=retries, client_options=_client_options(self.address)
             )
         except (exceptions.BaseError, ValueError) as error:
             raise StorageError(
@@ -179,14 +170,14 @@ class ObjectStore:
 
     def read(self, key: str) -> bytes:
         """See `Storage.read`."""
-        check_key(key)
+        self._check(key)
         return self._repeat(key, lambda: bytes(obstore.get(self._store, key).bytes()))
 
     def read_range(
         self, key: str, start: int, num_bytes: int, *, version: str | None = None
     ) -> bytes:
         """See `Storage.read_range`."""
-        check_key(key)
+        self._check(key)
         if not num_bytes:
             return b""
 
@@ -209,7 +200,7 @@ class ObjectStore:
 
     def write(self, key: str, data: bytes) -> None:
         """See `Storage.write`."""
-        check_key(key)
+        self._check(key)
         self._repeat(key, lambda: self._put(key, data))
 
     def _put(self, key: str, data: bytes) -> None:
@@ -226,7 +217,7 @@ class ObjectStore:
     @contextmanager
     def create(self, key: str) -> Iterator[IO[bytes]]:
         """See `Storage.create`."""
-        check_key(key)
+        self._check(key)
 
         def put(blocks: Iterator[bytes]) -> None:
             try:
@@ -247,7 +238,7 @@ class ObjectStore:
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See `Storage.put_if_absent`."""
-        check_key(key)
+        self._check(key)
         is_uncertain = False
 
         def attempt() -> None:
@@ -270,7 +261,7 @@ class ObjectStore:
 
     def list(self, folder: str) -> Sequence[StoredObject]:
         """See `Storage.list`."""
-        prefix = check_key(folder) if folder else None
+        prefix = self._check(folder) if folder else None
         found = self._repeat(
             folder, lambda: [one for page in obstore.list(self._store, prefix) for one in page]
         )
@@ -278,7 +269,7 @@ class ObjectStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         """See `Storage.delete`."""
-        checked = [check_key(key) for key in keys]
+        checked = [self._check(key) for key in keys]
 
         def attempt() -> None:
             try:
@@ -305,12 +296,13 @@ class ObjectStore:
 
     def stat(self, key: str) -> StoredObject:
         """See `Storage.stat`."""
-        check_key(key)
+        self._check(key)
         try:
             return _described(self._repeat(key, lambda: obstore.head(self._store, key)))
         except ObjectMissingError:
-            # An answer without a body does not say whether the bucket is there.
-            self.list(key)
+            if not is_web(self.address):
+                # An answer without a body does not say whether the bucket is there.
+                self.list(key)
             raise
 
     def _repeat(self, key: str, attempt: Callable[[], _Result]) -> _Result:
@@ -356,5 +348,45 @@ class ObjectStore:
         return f"{self.address}/{key}"
 
 
+def _retries(patience: Patience) -> Any:
+    return {
+        "max_retries": 10_000,  # the time decides
+        "retry_timeout": timedelta(seconds=patience.give_up_seconds),
+        "backoff": {
+            "init_backoff": timedelta(seconds=patience.first_pause_seconds),
+            "max_backoff": timedelta(seconds=patience.longest_pause_seconds),
+            "base": 2,
+        },
+    }
+
+
+def _client_options(address: str) -> Any:
+    plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true"}
+    return {
+        "allow_http": plain or address.startswith("http://"),
+        "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
+        "read_timeout": timedelta(seconds=_SILENCE_SECONDS),
+        "timeout": timedelta(seconds=_REQUEST_SECONDS),
+    }
+
+
+def filesystem_of(address: str) -> Any:
+    """All stores of an address's scheme, as a file system of fsspec.
+
+    Raises:
+        StorageError: The environment is not usable.
+    """
+    from obstore.fsspec import FsspecStore
+
+    check_environment(address)
+    # Of the class itself, the scheme would stay at the names that are given to it.
+    files: Any = type("Files", (FsspecStore,), {"protocol": address.partition("://")[0]})
+    return files(
+        client_options=_client_options(address),
+        retry_config=_retries(Patience()),
+    )
+
+
 def _described(found: Any) -> StoredObject:
-    return StoredObject(found["path"], found["size"], found["version"] or found["e_tag"] or "")
+    version = found["version"] or found["e_tag"] or found["last_modified"].isoformat()
+    return StoredObject(found["path"], found["size"], version)

@@ -2,33 +2,59 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.storage.local_disk import LocalDisk
 from ctr_pipeline.storage.protocol import Storage
 
 
-def _open_object_store(address: str) -> Storage:
+@contextmanager
+def _lacks_told(address: str) -> Iterator[None]:
     try:
-        from ctr_pipeline.storage.object_store import ObjectStore
+        yield
     except ModuleNotFoundError as error:
-        if error.name != "obstore":
+        if error.name not in {"obstore", "fsspec"}:
             raise
         raise StorageError(
-            "object stores need the package obstore, which is not installed",
+            f"object stores need the package {error.name}, which is not installed",
             place=address,
             remedy="Run: pip install 'ctrpipe[objectstore]'",
         ) from error
-    return ObjectStore(address)
+
+
+def open_object_store(address: str, *, any_key: bool = False) -> Storage:
+    """See `ObjectStore`.
+
+    Raises:
+        StorageError: The package is missing, or the environment is not usable.
+    """
+    with _lacks_told(address):
+        from ctr_pipeline.storage.object_store import ObjectStore
+
+        return ObjectStore(address, any_key=any_key)
+
+
+def open_object_filesystem(address: str) -> Any:
+    """The stores of an address's scheme as a file system of fsspec, for DuckDB.
+
+    Raises:
+        StorageError: A package is missing, or the environment is not usable.
+    """
+    with _lacks_told(address):
+        from ctr_pipeline.storage.object_store import filesystem_of
+
+        return filesystem_of(address)
 
 
 STORAGES: Mapping[str, Callable[[str], Storage]] = {
     "file": LocalDisk,
-    "s3": _open_object_store,
-    "gs": _open_object_store,
-    "az": _open_object_store,
+    "s3": open_object_store,
+    "gs": open_object_store,
+    "az": open_object_store,
 }
 """By the schemes of their addresses; a path has none."""
 

@@ -143,7 +143,7 @@ def changed(place: str) -> ObjectChangedError:
     return ObjectChangedError(
         "was written again while it was read",
         place=place,
-        remedy="Let one process at a time write there, and run again",
+        remedy="Let nothing else write there meanwhile, and run again",
     )
 
 

@@ -2,23 +2,33 @@
 
 import io
 import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from ctr_pipeline.storage.protocol import Storage
 
 READ_AHEAD_BYTES = 8 << 20
+JUMP_BYTES = 256 << 10
+"""Of a read that does not go on from the one before, such as that of a head or a footer."""
+
+BUFFER_BYTES = 64 << 10
+_RANGES_AHEAD = 2
+_RANGES_KEPT = 2
+"""Columns of Parquet are not always asked for in their order."""
 
 
 def open_ranges(storage: Storage, key: str) -> io.BufferedReader:
-    """An object that is read by one request for each 8 MiB, and for each jump to another place.
+    """An object that is read by requests for ranges.
 
-    One of at most 8 MiB is read by one request, and kept while it is open.
+    One of at most 8 MiB is read by one request, and kept while it is open. Of a larger one, what is
+    read in order comes in ranges of 8 MiB, of which two are on their way while one is used.
 
     Reading raises `ObjectChangedError` if it is written again meanwhile.
 
     Raises:
         ObjectMissingError: It is not there.
     """
-    return io.BufferedReader(_Ranges(storage, key), READ_AHEAD_BYTES)
+    return io.BufferedReader(_Ranges(storage, key), BUFFER_BYTES)
 
 
 class _Ranges(io.RawIOBase):
@@ -28,8 +38,16 @@ class _Ranges(io.RawIOBase):
         self._key = key
         found = storage.stat(key)
         self._num_bytes, self._version = found.num_bytes, found.version
-        self._whole: bytes | None = None
         self._place = 0
+        self._kept = deque[tuple[int, bytes]](maxlen=_RANGES_KEPT)
+        self._ahead = deque[tuple[int, int, Future[bytes]]]()
+        self._num_in_order = 0
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """When it was opened."""
+        return self._num_bytes
 
     def readable(self) -> bool:
         return True
@@ -37,30 +55,78 @@ class _Ranges(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
+    def tell(self) -> int:
+        return self._place
+
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._num_bytes}[whence]
         self._place = origin + offset
         return self._place
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]
-        data = self._next(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        """As many bytes as are there at once."""
+        view = memoryview(buffer).cast("B")
+        if not len(view) or self._place >= self._num_bytes:
+            return 0
+        start, data = self._range_at(self._place, len(view))
+        part = memoryview(data)[self._place - start :][: len(view)]
+        view[: len(part)] = part
+        self._place += len(part)
+        return len(part)
 
     def readall(self) -> bytes:
         """The rest in one request, where the standard library asks for 8 KiB each time."""
-        return self._next(self._num_bytes)
+        if self._place >= self._num_bytes:
+            return b""
+        start, data = self._range_at(self._place, self._num_bytes)
+        rest = data[self._place - start :]
+        self._place += len(rest)
+        if self._place < self._num_bytes:
+            rest += self._read(self._place, self._num_bytes - self._place)
+            self._place = self._num_bytes
+        return rest
 
-    def _next(self, most_bytes: int) -> bytes:
-        start = self._place
-        num_bytes = max(min(most_bytes, self._num_bytes - start), 0)
-        self._place += num_bytes
-        if self._num_bytes > READ_AHEAD_BYTES:
-            return self._read(start, num_bytes)
-        if self._whole is None:
+    def close(self) -> None:
+        """Waits for no range that is on its way."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        super().close()
+
+    def _range_at(self, place: int, wanted: int) -> tuple[int, bytes]:
+        """A range that holds the byte at `place`."""
+        for start, data in self._kept:
+            if start <= place < start + len(data):
+                return start, data
+        follows = bool(self._kept) and place == self._kept[-1][0] + len(self._kept[-1][1])
+        self._num_in_order = self._num_in_order + 1 if follows else 0
+        # A head is asked for in two pieces, of which the second one is short.
+        is_long = self._num_in_order > 1
+        while self._ahead:
+            start, length, future = self._ahead.popleft()
+            if start <= place < start + length:
+                self._kept.append((start, future.result()))
+                break
+            future.cancel()
+        else:
             # Arrow asks for the end of a file several times before it reads the rest.
-            self._whole = self._read(0, self._num_bytes)
-        return self._whole[start : start + num_bytes]
+            is_small = self._num_bytes <= READ_AHEAD_BYTES
+            start = 0 if is_small else place
+            least = READ_AHEAD_BYTES if is_small or is_long else JUMP_BYTES
+            length = min(max(wanted, least), self._num_bytes - start)
+            self._kept.append((start, self._read(start, length)))
+        if is_long:
+            self._read_ahead()
+        return self._kept[-1]
+
+    def _read_ahead(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_RANGES_AHEAD, thread_name_prefix="object-ranges")
+        last = self._ahead[-1][:2] if self._ahead else (self._kept[-1][0], len(self._kept[-1][1]))
+        end = sum(last)
+        while len(self._ahead) < _RANGES_AHEAD and end < self._num_bytes:
+            length = min(READ_AHEAD_BYTES, self._num_bytes - end)
+            self._ahead.append((end, length, self._pool.submit(self._read, end, length)))
+            end += length
 
     def _read(self, start: int, num_bytes: int) -> bytes:
         return self._storage.read_range(self._key, start, num_bytes, version=self._version)

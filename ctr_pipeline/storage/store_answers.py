@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ctr_pipeline.errors import CtrPipelineError, StorageError
-from ctr_pipeline.storage.cloud_environment import credentials_of, region
+from ctr_pipeline.storage.cloud_environment import credentials_of, is_web, region, remedy_of
 from ctr_pipeline.storage.protocol import (
     ObjectMissingError,
     ObjectTruncatedError,
@@ -137,8 +137,10 @@ def _explain_refusal(answer: Answer, address: str, place: str) -> CtrPipelineErr
         return StorageDeniedError(
             f"the store refuses it ({answer.said})",
             place=place,
-            remedy="Check the credentials in the environment, "
-            f"{credentials_of(address)}, and what they allow",
+            remedy=remedy_of(address)
+            if is_web(address)
+            else f"Check the credentials in the environment, {credentials_of(address)}, and what "
+            "they allow",
         )
     return None
 
@@ -146,6 +148,12 @@ def _explain_refusal(answer: Answer, address: str, place: str) -> CtrPipelineErr
 def _explain_other(answer: Answer, place: str) -> CtrPipelineError | None:
     if answer.status == 416:
         return truncated(place)
+    if "Range request not supported" in answer.text or "Content-Length Header" in answer.text:
+        return StorageError(
+            "is served as a whole, without its size, and not in ranges",
+            place=place,
+            remedy="Download it and name the file",
+        )
     if "builder error" in answer.text:
         return StorageError(
             "the endpoint has no TLS, which must be allowed",
@@ -184,7 +192,7 @@ def no_credentials(address: str, answer: Answer) -> StorageDeniedError:
         "there are no credentials in the environment, and this machine has no identity of its own "
         f"({answer.said})",
         place=address,
-        remedy=f"Set {credentials_of(address)}",
+        remedy=remedy_of(address),
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_buckets import MemoryBuckets
 from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis import plan_statistics
@@ -405,12 +406,11 @@ def test_compression_is_told_by_the_ending(tmp_path):
         require_readable(config, inspect_source(config))
 
 
-def test_objects_in_stores_are_refused():
-    import fsspec
-
-    rows = "click,price,city\n" + "0,1,a\n1,2,b\n" * 20
-    fsspec.filesystem("memory").pipe({f"/{name}.csv": rows.encode() for name in ("a", "b", "c")})
-    files = {split: f"memory://{name}.csv" for split, name in zip(SPLITS, "abc", strict=True)}
+def test_objects_in_stores_are_refused(monkeypatch):
+    buckets = MemoryBuckets(monkeypatch)
+    files = {split: f"s3://bucket/{name}.csv" for split, name in zip(SPLITS, "abc", strict=True)}
+    for address in files.values():
+        buckets.put(address, b"click,price,city\n" + b"0,1,a\n1,2,b\n" * 20)
     config = DataConfig(label="click", **files)
     with pytest.raises(DataError, match=r"a.csv: is an object in a store.*leave analysis out"):
         require_readable(config, inspect_source(config))

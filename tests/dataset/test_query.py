@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import duckdb
-import fsspec
 import pytest
+from memory_buckets import MemoryBuckets
+from obstore.fsspec import FsspecStore
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.formats.query.csv_types import type_csv
@@ -399,11 +400,6 @@ CLICKS = "FROM 'clicks.csv'"
         ("SELECT * FROM clicks", r"Table with name clicks does not exist\. Did you mean"),
         ("SELECT * FROM shop.items", r"Table with name items does not exist\. Did you mean"),
         ("SELECT * FROM 'gone.csv'", 'No files found .*"gone.csv".*relative to the folder'),
-        (
-            "SELECT * FROM 's3://bucket/clicks.parquet'",
-            r"s3://bucket/clicks\.parquet: .*need the package s3fs.*pip install s3fs",
-        ),
-        ("SELECT * FROM 'memory://bucket/no.parquet'", r'No files found .*"memory://bucket/no\.'),
     ],
 )
 def test_queries_that_are_no_source(folder, query, says):
@@ -417,12 +413,24 @@ def test_queries_that_are_no_source(folder, query, says):
     assert (folder / "shop.duckdb").read_bytes() == before
 
 
+def test_objects_are_read_by_globs(folder, monkeypatch):
+    buckets = MemoryBuckets(monkeypatch)
+    for day in ("1", "2"):
+        file = folder / f"{day}.parquet"
+        duckdb.sql(f"COPY (SELECT {day} AS day, 1 AS label) TO '{file}'")
+        buckets.put(f"s3://bucket/days/{day}.parquet", file.read_bytes())
+    query = "SELECT day, label FROM 's3://bucket/days/*.parquet' ORDER BY day"
+    source = inspect_source(DataConfig(query=query))
+    assert source.head.column("day").to_pylist() == [1, 2]
+    with pytest.raises(DataError, match=r"no such object: 's3://bucket/none\.parquet'"):
+        inspect_source(DataConfig(query="SELECT * FROM 's3://bucket/none.parquet'"))
+
+
 def test_an_error_of_a_store_is_its_last_line(folder, monkeypatch):
-    store = fsspec.filesystem("memory")
-    store.pipe("/bucket/clicks.parquet", bytes(100))
-    monkeypatch.setattr(type(store), "_open", refuse)
+    MemoryBuckets(monkeypatch).put("s3://bucket/clicks.parquet", bytes(100))
+    monkeypatch.setattr(FsspecStore, "_open", refuse)
     with pytest.raises(DataError) as caught:
-        inspect_source(DataConfig(query="SELECT * FROM 'memory://bucket/clicks.parquet'"))
+        inspect_source(DataConfig(query="SELECT * FROM 's3://bucket/clicks.parquet'"))
     assert str(caught.value) == (
         "data.query: fails: the store is away. Check the address, the network and the store's "
         "credentials"

@@ -3,11 +3,11 @@
 import os
 from types import SimpleNamespace
 
-import fsspec
 import pyarrow as pa
 import pytest
 import yaml
 from maxcompute_service import service_in_environment
+from memory_buckets import MemoryBuckets
 
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
@@ -73,12 +73,12 @@ def test_a_file_that_changed_is_named_with_its_versions(csv, tmp_path):
         rows.require_unchanged()
 
 
-def test_an_object_that_changed_is_named_with_its_versions(tmp_path):
-    store = fsspec.filesystem("memory")
-    store.pipe("/bucket/rows.csv", TEXT.encode())
-    rows = rows_of(context_of(tmp_path, train="memory://bucket/rows.csv"))
-    store.pipe("/bucket/rows.csv", TEXT.encode())
-    with pytest.raises(DataError, match=r"bucket/rows\.csv: changed .*: created .* then, created "):
+def test_an_object_that_changed_is_named_with_its_versions(tmp_path, monkeypatch):
+    buckets = MemoryBuckets(monkeypatch)
+    buckets.put("s3://bucket/rows.csv", TEXT.encode())
+    rows = rows_of(context_of(tmp_path, train="s3://bucket/rows.csv"))
+    buckets.put("s3://bucket/rows.csv", TEXT.encode())
+    with pytest.raises(DataError, match=r"bucket/rows\.csv: changed .*: version .* then, version "):
         rows.require_counted(counted(100, 50))
 
 

@@ -5,11 +5,11 @@ import random
 from pathlib import Path
 
 import duckdb
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from memory_buckets import MemoryBuckets
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.ingested import load_ingested
@@ -25,7 +25,7 @@ FLAT = "rows.parquet"
 SOURCES = {
     "folders": "clicks/",
     "query": 'SELECT * FROM "shop.duckdb".clicks ORDER BY rowid',
-    "objects": "memory://shop/clicks/",
+    "objects": "s3://shop/clicks/",
 }
 
 
@@ -59,10 +59,10 @@ def folder(tmp_path, monkeypatch):
     write_folders(rows(), tmp_path)
     with duckdb.connect("shop.duckdb") as connection:
         connection.sql(f"CREATE TABLE clicks AS FROM '{FLAT}'")
-    store = fsspec.filesystem("memory")
-    store.put("clicks", "/shop/", recursive=True)
-    yield tmp_path
-    store.rm("/shop", recursive=True)
+    buckets = MemoryBuckets(monkeypatch)
+    for file in Path("clicks").rglob("*.parquet"):
+        buckets.put(f"s3://shop/{file}", file.read_bytes())
+    return tmp_path
 
 
 def config(name, train):

@@ -7,6 +7,9 @@ import pytest
 from http_faults import Fault
 from store_servers import SERVERS
 
+from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset.inspection import inspect_source
+from ctr_pipeline.dataset.object_files import find_objects
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.storage.object_store import ObjectStore, Patience
 from ctr_pipeline.storage.protocol import (
@@ -243,3 +246,24 @@ def test_an_endpoint_without_tls_must_be_allowed(open_store, monkeypatch):
     monkeypatch.delenv("AWS_ALLOW_HTTP")
     with pytest.raises(StorageError, match="Set AWS_ALLOW_HTTP=true"):
         ObjectStore(store.address).read("a")
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_rows_are_found_and_read_whatever_their_names(open_store, name):
+    _, store = open_store(name)
+    others = ObjectStore(store.address, any_key=True)
+    rows = b"label,x\n0,1\n1,2\n"
+    for key in ("a b/ä+1.csv", "a b/x=2.csv", "a b/_hidden.csv", "c/1.csv"):
+        others.write(key, rows)
+    found = find_objects(f"{store.address}/a b/*.csv", "data.train")
+    assert [file.name for file in found] == ["x=2.csv", "ä+1.csv"]
+    assert find_objects(f"{store.address}/a*/*", "data.train") == found
+    for file in found:
+        with file.open() as stream:
+            assert stream.read() == rows
+        assert file.state() == find_objects(file.address, "data.train")[0].state()
+    before = found[0].state()
+    others.write("a b/x=2.csv", rows.replace(b"2", b"3"))
+    assert found[0].state() != before
+    query = f"SELECT * FROM '{store.address}/a*/x=2.csv' ORDER BY label"
+    assert inspect_source(DataConfig(query=query)).head.column("x").to_pylist() == [1, 3]

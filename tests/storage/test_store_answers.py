@@ -187,7 +187,13 @@ def test_credentials_that_are_nowhere_are_told_at_once(variables):
 
 @pytest.mark.parametrize(
     ("scheme", "remedy"),
-    [("gs", "Set GOOGLE_APPLICATION_CREDENTIALS"), ("abfss", "Set the variables of its cloud")],
+    [
+        ("gs", "Set GOOGLE_APPLICATION_CREDENTIALS in the environment"),
+        (
+            "abfss",
+            "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY in the environment",
+        ),
+    ],
 )
 def test_what_a_cloud_says_of_its_machine_is_about_credentials(scheme, remedy):
     request = "http://169.254.169.254/computeMetadata/v1/token?audience=https%3A%2F%2Fwww"

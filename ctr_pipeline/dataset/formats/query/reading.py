@@ -22,11 +22,12 @@ from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.data_files import DataFile, size_of, state_of
 from ctr_pipeline.dataset.formats.query.csv_types import NOT_WHOLE, type_csv
 from ctr_pipeline.dataset.limits import check_num_columns, check_values
-from ctr_pipeline.dataset.object_files import open_store
+from ctr_pipeline.dataset.object_files import find_objects
 from ctr_pipeline.dataset.source import WHOLE, Block, Range
 from ctr_pipeline.dataset.statement import Query, check_names
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.machine import memory_bytes
+from ctr_pipeline.storage.opening import open_object_filesystem
 
 _MEMORY_SHARE = 0.25
 _BATCH_ROWS = 32_768
@@ -216,7 +217,9 @@ def _opened(query: Query, attached: Mapping[str, Path]) -> Iterator[duckdb.DuckD
             for name, file in (query.databases() | {**attached}).items():
                 connection.execute(_attach(name, file))
             for address in query.objects():
-                connection.register_filesystem(open_store(address)[0])
+                # What DuckDB would say of an object that cannot be read is a traceback.
+                find_objects(address, query.key)
+                connection.register_filesystem(open_object_filesystem(address))
             yield connection
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             # An OSError is what Arrow makes of an error amid the rows.
