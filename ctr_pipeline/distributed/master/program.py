@@ -21,7 +21,8 @@ from ctr_pipeline.distributed.coordination.launching import MemberControl
 from ctr_pipeline.distributed.coordination.spec import RunFence
 from ctr_pipeline.distributed.master.autoscaling import Autoscaler
 from ctr_pipeline.distributed.master.cuts import CutKeeper
-from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
+from ctr_pipeline.distributed.master.durable_job import MasterGoneError
+from ctr_pipeline.distributed.master.executor import JobExecutor
 from ctr_pipeline.distributed.master.ledger.opening import identify_ledger, locate_ledger
 from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.distributed.master.metrics import JobCollector

@@ -40,7 +40,8 @@ from ctr_pipeline.distributed.coordination.messages import (
     Member,
     MemberStats,
 )
-from ctr_pipeline.distributed.master.executor import JobExecutor, MasterGoneError
+from ctr_pipeline.distributed.master.durable_job import MasterGoneError
+from ctr_pipeline.distributed.master.executor import JobExecutor
 from ctr_pipeline.distributed.master.ledger.store import LedgerLostError, LedgerUnavailableError
 from ctr_pipeline.distributed.master.status import NewestCut
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
