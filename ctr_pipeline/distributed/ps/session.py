@@ -5,11 +5,8 @@ master says to leave, or refuses this server for good.
 """
 
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -17,14 +14,12 @@ from ctr_pipeline.distributed.coordination.messages import (
     Member,
     MemberStats,
     PlacementRequest,
-    RegisterReply,
-    RegisterRequest,
     checksum_of,
 )
-from ctr_pipeline.distributed.coordination.spec import PROTOCOL_VERSION, JobSpec
+from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.ps.core import PsCore
-from ctr_pipeline.distributed.rpc.backoff import MasterAbsence
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
+from ctr_pipeline.distributed.rpc.master_calls import MasterCalls, MasterLink
 from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
@@ -34,18 +29,6 @@ _ROUND_SECONDS = 0.25
 """Between heartbeats while a round waits, for a worker that may be gone, or for a cut to leave."""
 _ALONE_SECONDS = 1.0
 """A server that was asked to end waits no longer for a master that does not answer."""
-
-T = TypeVar("T")
-
-
-class MasterConnection(Protocol):
-    """One connection to the master."""
-
-    def call(self, method: str, message: object, reply: type[T], *, deadline_seconds: float) -> T:
-        """Sends a message and waits for the answer."""
-
-    def close(self) -> None:
-        """Ends the connection."""
 
 
 class PsSession:
@@ -66,7 +49,7 @@ class PsSession:
         member: Member,
         address: str,
         metrics_address: str,
-        connect: Callable[[], MasterConnection],
+        connect: Callable[[], MasterLink],
         stats: Callable[[], MemberStats],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -74,19 +57,18 @@ class PsSession:
         self._member = member
         self._address = address
         self._metrics_address = metrics_address
-        self._connect = connect
         self._stats = stats
         self._clock = clock
         self._active_workers: tuple[str, ...] | None = None
-        self._link: MasterConnection | None = None
         self._registered = False
-        self._must_leave = self._was_answered = False
+        self._must_leave = False
         self._leaves_at: float | None = None
         self._answered_at = clock()
         self._heartbeat_seconds = _LONGEST_PAUSE_SECONDS
-        self._absence = MasterAbsence(
+        self._calls = MasterCalls(
             member,
-            "workers are served",
+            connect,
+            meanwhile="workers are served",
             longest_pause_seconds=_LONGEST_PAUSE_SECONDS,
             clock=clock,
         )
@@ -124,15 +106,13 @@ class PsSession:
                 self._heartbeat()
             else:
                 self._register()
-        except PeerUnavailable as error:
-            return self._pause(str(error))
-        except CallRefused as error:
-            if not error.may_pass_for(answered_before=self._was_answered):
-                raise
-            return self._pause(str(error))
-        self._was_answered = True
+        except (PeerUnavailable, CallRefused) as error:
+            pause = self._calls.pause_after(error)
+            if self.is_leaving and self._clock() - self._answered_at > _ALONE_SECONDS:
+                _LOGGER.warning("Leaves without a checkpoint, as the master does not answer")
+                self._must_leave = True
+            return pause
         self._answered_at = self._clock()
-        self._absence.end()
         if not self._registered:
             return 0.0
         if self._core.updates.num_waiting or self.is_leaving:
@@ -141,27 +121,17 @@ class PsSession:
 
     def close(self) -> None:
         """Ends the connection."""
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        self._calls.hang_up()
 
     def _register(self) -> None:
-        request = RegisterRequest(
-            member=self._member,
-            pid=os.getpid(),
-            host=socket.gethostname(),
+        reply = self._calls.register(
             address=self._address,
             metrics_address=self._metrics_address,
-            protocol=PROTOCOL_VERSION,
             config_fingerprint=self._core.spec.config_fingerprint,
         )
-        reply = self._call("Register", request, RegisterReply)
-        if reply.refused:
-            raise CtrPipelineError(f"the master refuses this parameter server: {reply.refused}")
         _require_same_job(self._core.spec, reply.spec)
         self._registered = True
         self._heartbeat_seconds = reply.heartbeat_seconds
-        _LOGGER.info("Registered, generation %d", reply.generation)
 
     def _heartbeat(self) -> None:
         active = self._active_workers
@@ -175,7 +145,7 @@ class PsSession:
             leaves_in_seconds=self._leaves_in_seconds(),
         )
         moves_begun = self._core.moves.num_begun
-        reply = self._call("Heartbeat", request, HeartbeatReply)
+        reply = self._calls.call("Heartbeat", request, HeartbeatReply)
         if reply.directive == "register_again":
             _LOGGER.warning("The master does not know this parameter server")
             self._registered = False
@@ -196,19 +166,6 @@ class PsSession:
 
     def _leaves_in_seconds(self) -> float | None:
         return None if self._leaves_at is None else max(0.0, self._leaves_at - self._clock())
-
-    def _call(self, method: str, message: object, reply: type[T]) -> T:
-        if self._link is None:
-            self._link = self._connect()
-        return self._link.call(method, message, reply, deadline_seconds=_DEADLINE_SECONDS)
-
-    def _pause(self, reason: str) -> float:
-        # It may come back at another address.
-        self.close()
-        if self.is_leaving and self._clock() - self._answered_at > _ALONE_SECONDS:
-            _LOGGER.warning("Leaves without a checkpoint, as the master does not answer")
-            self._must_leave = True
-        return self._absence.begin(reason)
 
 
 def _require_same_job(ours: JobSpec, masters: JobSpec) -> None:

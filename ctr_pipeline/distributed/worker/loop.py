@@ -15,30 +15,30 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr_pipeline import durable
-from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
-from ctr_pipeline.distributed.coordination.messages import LeasedTask, ScoreSummary
-from ctr_pipeline.distributed.coordination.rounds import BatchId
+from ctr_pipeline.distributed.coordination.messages import LeasedTask
 from ctr_pipeline.distributed.coordination.spec import JobSpec
 from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
-from ctr_pipeline.distributed.worker.exchanges import PushOutcome
+from ctr_pipeline.distributed.worker.exchanges import Pull, Push, PushOutcome
 from ctr_pipeline.distributed.worker.ps_calls import Moved, RolledBack, Superseded
-from ctr_pipeline.distributed.worker.session import Route, WorkerSession
+from ctr_pipeline.distributed.worker.ps_client import PsClient
+from ctr_pipeline.distributed.worker.session import WorkerSession
+from ctr_pipeline.distributed.worker.session_state import Route
 from ctr_pipeline.distributed.worker.step_numbers import StepNumbers
+from ctr_pipeline.distributed.worker.task_reader import TaskBatch, TaskReader, Unreadable
+from ctr_pipeline.distributed.worker.task_scores import TaskScores
 from ctr_pipeline.errors import DataError, TrainingError
-from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.machine import is_refused_thread
 from ctr_pipeline.tracebacks import render_traceback
-from ctr_pipeline.training.batches import Position, Prefetcher, pad
+from ctr_pipeline.training.batches import Prefetcher
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.profile import Stage, StageClock, stage_lines
 from ctr_pipeline.training.step import TrainingStep
@@ -53,91 +53,6 @@ Floats = NDArray[np.float32]
 T = TypeVar("T")
 
 
-class PendingPush(Protocol):
-    """Gradients that are on their way."""
-
-    def wait(self) -> PushOutcome:
-        """What became of them."""
-
-
-class ParameterClient(Protocol):
-    """The parameter servers as the loop sees them; `PsClient` is one.
-
-    Calls raise `RolledBack`, `Moved`, `Superseded` and `PeerUnavailable`.
-    """
-
-    def route(self, generation: int, addresses: Sequence[str]) -> None:
-        """Where the servers are from now on."""
-
-    def init_dense(self, values: Floats) -> None:
-        """Gives the servers initial dense parameters, if they have none."""
-
-    def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> Any:
-        """Makes ids unique; may run in another thread."""
-
-    def start_pull(
-        self, prepared: Any, *, create: bool, batch: BatchId | None, dense: bool, after: Any | None
-    ) -> Any:
-        """Asks for the values of a batch, once a push is through; and for newer dense ones."""
-
-    def gather_parts(self, pull: Any, num_leading: int) -> tuple[Floats, Floats]:
-        """Values by place, [B, F, A] and [B, F, D]."""
-
-    def dense(self, pull: Any) -> Floats:
-        """Dense parameters, the newest known."""
-
-    def start_push(
-        self,
-        pull: Any,
-        gradients: tuple[Floats, Floats],
-        dense_gradient: Floats,
-        batch: BatchId,
-        *,
-        step: int,
-        learning_rate_factor: float,
-        num_examples: int,
-        refresh: Any | None,
-    ) -> PendingPush:
-        """Hands in gradients, and brings the values of the pull ahead up to date."""
-
-
-@dataclass
-class _Batch:
-    """One batch of a task, read and prepared.
-
-    Attributes:
-        number: Within the task.
-        is_last: No other batch of the task follows.
-        rows: Padded to the batch size.
-        num_valid: Rows that are not padding.
-        prepared: What the client made of the ids.
-        pull: Once it was asked for.
-    """
-
-    task: LeasedTask
-    number: int
-    is_last: bool
-    rows: EncodedRows
-    num_valid: int
-    prepared: Any
-    pull: Any = None
-
-    @property
-    def trains(self) -> bool:
-        return self.task.key.kind == "train"
-
-    @property
-    def batch_id(self) -> BatchId | None:
-        if not self.trains:
-            return None
-        key = self.task.key
-        return BatchId(key.epoch, key.task, self.task.attempt, self.number)
-
-    @property
-    def position(self) -> Position:
-        return Position(self.task.key.epoch, self.task.key.task, self.number)
-
-
 @dataclass(frozen=True)
 class _Sent:
     """A batch whose gradients were handed in.
@@ -148,29 +63,11 @@ class _Sent:
         seconds: Spent on it.
     """
 
-    batch: _Batch
-    push: PendingPush
-    push_again: Callable[[], PendingPush]
+    batch: TaskBatch
+    push: Push
+    push_again: Callable[[], Push]
     loss_sum: float
     seconds: float
-
-
-@dataclass(frozen=True)
-class _Unreadable:
-    """A task whose rows could not be read."""
-
-    task: LeasedTask
-    error: Exception
-
-
-@dataclass
-class _Scores:
-    """What a score task has found so far."""
-
-    task: LeasedTask
-    histogram: ScoreHistogram = field(default_factory=ScoreHistogram.empty)
-    logits: list[Floats] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 class _Leaving(Exception):  # noqa: N818  an event
@@ -200,7 +97,7 @@ class WorkerLoop:
         *,
         spec: JobSpec,
         session: WorkerSession,
-        client: ParameterClient,
+        client: PsClient,
         compiled: CompiledModel,
         step: TrainingStep,
         scores_root: Path,
@@ -218,13 +115,14 @@ class WorkerLoop:
         self._clock = clock
         self._sleep = sleep
         self._generation = 0
-        self._has_ended = False
-        self._readers: dict[str, EncodedReader] = {}
-        train = self._split("train")
+        train = spec.split("train")
+        if train is None:
+            raise DataError("the job has no split 'train'")
         self._numbers = StepNumbers(
             train.num_rows, spec.course.batch_size, spec.course.seed, spec.course.shuffle
         )
-        self._scores: _Scores | None = None
+        self._reader = TaskReader(spec, session, client, self._numbers)
+        self._scores: TaskScores | None = None
         # The batch whose push nobody has waited for yet.
         self._sent: _Sent | None = None
         self._speed = Speed(clock)
@@ -248,25 +146,24 @@ class WorkerLoop:
             # At once, also while a call is under way: it may be waiting for who is gone.
             self._session.follow_route(self._reroute)
             if self._join_generation(0):
-                with Prefetcher(self._read_ahead(), num_ahead=_BATCHES_AHEAD) as ahead:
+                with Prefetcher(self._reader.batches(), num_ahead=_BATCHES_AHEAD) as ahead:
                     self.laps.start()
                     try:
                         self._work(ahead)
                     finally:
                         # Leaving the context waits for its thread, which may wait for a task.
-                        self._has_ended = True
+                        self._reader.end()
                 for line in stage_lines(self.laps.stages()):
                     _LOGGER.info("%s", line)
             self._session.raise_refusal()
             if not self._session.flush(_FLUSH_SECONDS):
                 _LOGGER.warning("The last progress could not be reported to the master")
         finally:
-            for reader in self._readers.values():
-                reader.close()
+            self._reader.close()
 
-    def _work(self, ahead: "Prefetcher[_Batch | _Unreadable]") -> None:
+    def _work(self, ahead: "Prefetcher[TaskBatch | Unreadable]") -> None:
         # The batch to be finished, and the one after it.
-        begun: list[_Batch] = []
+        begun: list[TaskBatch] = []
         while not self._session.is_over:
             try:
                 if self._session.is_pausing:
@@ -297,7 +194,7 @@ class WorkerLoop:
         with contextlib.suppress(RolledBack, _Leaving):
             self._settle()
 
-    def _pause(self, begun: list[_Batch]) -> None:
+    def _pause(self, begun: list[TaskBatch]) -> None:
         """Hands everything back; a batch whose gradients were handed in is finished first."""
         self._settle()
         begun.clear()
@@ -326,16 +223,16 @@ class WorkerLoop:
             else:
                 return True
 
-    def _admit(self, item: _Batch | _Unreadable | None, begun: list[_Batch]) -> None:
+    def _admit(self, item: TaskBatch | Unreadable | None, begun: list[TaskBatch]) -> None:
         """Begins a batch, if there is one and it is still ours."""
-        if isinstance(item, _Unreadable):
+        if isinstance(item, Unreadable):
             self._give_up(item.task, item.error)
         elif item is not None and self._session.holds(item.task):
             begun.append(item)
             # The push in between brings the dense values of the next batch.
             self._start_pull(item, dense=not (item.trains and begun[0].trains and len(begun) > 1))
 
-    def _start_pull(self, batch: _Batch, *, dense: bool = True) -> None:
+    def _start_pull(self, batch: TaskBatch, *, dense: bool = True) -> None:
         """Asks for the values of a batch, if somebody is there to be asked."""
         batch.pull = None
         with contextlib.suppress(PeerUnavailable):
@@ -347,7 +244,7 @@ class WorkerLoop:
                 after=self._sent.push if self._sent else None,
             )
 
-    def _finish(self, batch: _Batch, following: _Batch | None = None) -> None:
+    def _finish(self, batch: TaskBatch, following: TaskBatch | None = None) -> None:
         if self._session.route.generation > self._generation:
             raise RolledBack(self._session.route.generation)
         if not self._session.holds(batch.task):
@@ -371,7 +268,7 @@ class WorkerLoop:
             self._give_up(batch.task, error)
         self._speed.add(batch.num_valid)
 
-    def _train(self, batch: _Batch, following: _Batch | None) -> None:
+    def _train(self, batch: TaskBatch, following: TaskBatch | None) -> None:
         while True:
             sent = self._compute(batch, following)
             if self._overlap_pushes:
@@ -389,16 +286,16 @@ class WorkerLoop:
             self._start_pull(batch)
         self._mark(sent, outcome)
 
-    def _compute(self, batch: _Batch, following: _Batch | None) -> _Sent:
+    def _compute(self, batch: TaskBatch, following: TaskBatch | None) -> _Sent:
         """Computes gradients and hands them in, once those of the batch before are through."""
         batch_id = batch.batch_id
         if batch_id is None:
             raise AssertionError("only batches of training tasks are trained")
         step = self._numbers.step_of(batch.position)
         self.laps.lap(Stage.OTHER)
-        parameters_P = self._await_values(batch)
+        pull, parameters_P = self._await_values(batch)
         self.laps.lap(Stage.AWAIT_VALUES)
-        linear, embeddings = self._client.gather_parts(batch.pull, 1)
+        linear, embeddings = self._client.gather_parts(pull, 1)
         self.laps.lap(Stage.GATHER)
         gradients = self._step.compute(
             batch.rows,
@@ -415,9 +312,9 @@ class WorkerLoop:
         # With a push on its way, the pull ahead waits for it and needs no refreshing.
         refresh = None if following is None or self._overlap_pushes else following.pull
 
-        def push() -> PendingPush:
+        def push() -> Push:
             return self._client.start_push(
-                batch.pull,
+                pull,
                 (gradients.linear_BF1, gradients.embeddings_BFD),
                 gradients.parameters_P,
                 batch_id,
@@ -447,7 +344,7 @@ class WorkerLoop:
                 # Partitions moved under it.
                 self._train_anew(sent.batch)
 
-    def _train_anew(self, batch: _Batch) -> None:
+    def _train_anew(self, batch: TaskBatch) -> None:
         """Trains a batch again that not all servers have, to the end."""
         outcome = None
         while outcome is None or outcome.verdict != "applied":
@@ -479,56 +376,37 @@ class WorkerLoop:
         _LOGGER.warning("Another worker has %s now", task.key)
         self._session.lose(task)
 
-    def _score(self, batch: _Batch) -> None:
+    def _score(self, batch: TaskBatch) -> None:
         self._settle()
         if self._scores is None or self._scores.task is not batch.task:
-            self._scores = _Scores(batch.task)
+            self._scores = TaskScores(batch.task)
         scores = self._scores
-        parameters_P = self._await_values(batch)
-        linear, embeddings = self._client.gather_parts(batch.pull, 1)
+        pull, parameters_P = self._await_values(batch)
+        linear, embeddings = self._client.gather_parts(pull, 1)
         logits = self._compiled.logits(
             parameters_P=parameters_P,
             linear_BF1=linear,
             embeddings_BFD=embeddings,
             numbers_BN=batch.rows.numbers_BN,
         )[: batch.num_valid]
-        split = batch.task.key.split
-        place = "validation rows" if split == "valid" else f"{split} rows"
-        labels, weights = batch.rows.labels_B[: batch.num_valid], batch.rows.weights_B
-        if weights is not None:
-            weights = weights[: batch.num_valid]
-        scores.histogram += ScoreHistogram.of(labels, logits, weights=weights, place=place)
-        scores.logits.append(logits)
+        scores.add(batch.rows, logits)
         scores.seconds += self._lap()
         self.laps.lap(Stage.SCORE)
         if batch.is_last:
-            self._keep_scores(batch.task, np.concatenate(scores.logits))
-            self._session.finish_scores(batch.task, summary_of(scores.histogram), scores.seconds)
+            summary = scores.finish(self._scores_root)
+            self._session.finish_scores(batch.task, summary, scores.seconds)
             self._scores = None
 
-    def _keep_scores(self, task: LeasedTask, logits: Floats) -> None:
-        if not task.scores_file:
-            return
-        path = self._scores_root / task.scores_file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with durable.durable_write(path) as file:
-            file.write(np.ascontiguousarray(logits, "<f4").data)
-
-    def _await_values(self, batch: _Batch) -> Floats:
+    def _await_values(self, batch: TaskBatch) -> tuple[Pull, Floats]:
         """Waits for a pull, and gives the dense values; one that failed is asked again."""
 
-        def wait() -> Floats | None:
+        def wait() -> tuple[Pull, Floats] | None:
             if batch.pull is None:
                 batch.pull = self._client.start_pull(
-                    batch.prepared,
-                    create=batch.trains,
-                    batch=batch.batch_id,
-                    dense=True,
-                    after=None,
+                    batch.prepared, create=batch.trains, batch=batch.batch_id
                 )
             try:
-                batch.pull.wait()
-                return self._client.dense(batch.pull)
+                return batch.pull, self._client.dense(batch.pull)
             except PeerUnavailable:
                 batch.pull = None
                 raise
@@ -579,74 +457,6 @@ class WorkerLoop:
         """Seconds spent on this batch; what it waited for a task is none of them."""
         return self._clock() - self._batch_began
 
-    # What the thread that reads ahead does.
-
-    def _read_ahead(self) -> Iterator[_Batch | _Unreadable]:
-        while not self._session.is_over and not self._has_ended:
-            task = self._session.wait_task(_POLL_SECONDS)
-            if task is None:
-                continue
-            try:
-                yield from self._batches_of(task)
-            except Exception as error:  # noqa: BLE001  raised where the task is worked on
-                yield _Unreadable(task, error)
-
-    def _batches_of(self, task: LeasedTask) -> Iterator[_Batch]:
-        size = self._spec.course.batch_size
-        if task.key.kind == "train":
-            order = self._numbers.order_of(task.key.epoch)
-            wanted = [
-                number
-                for number in range(order.batches_of(task.key.task))
-                if not task.done_mask >> number & 1
-            ]
-            if not wanted:
-                self._session.finish_empty(task)
-                return
-            batches = self._reader("train").read_task(order.rows_of(task.key.task), size)
-        else:
-            wanted = list(range(-(-task.num_rows // size)))
-            batches = self._ranges_of(task)
-        remaining = set(wanted)
-        for number, rows in enumerate(batches):
-            if number not in remaining:
-                continue
-            if not self._session.holds(task):
-                return
-            whole = pad(rows, size)
-            yield _Batch(
-                task=task,
-                number=number,
-                is_last=number == wanted[-1],
-                rows=whole,
-                num_valid=rows.num_rows,
-                prepared=self._client.prepare(whole.ids_BF, rows.num_rows),
-            )
-
-    def _ranges_of(self, task: LeasedTask) -> Iterator[EncodedRows]:
-        reader, end = self._reader(task.key.split), task.first_row + task.num_rows
-        for first in range(task.first_row, end, self._spec.course.batch_size):
-            yield reader.read_range(first, min(self._spec.course.batch_size, end - first))
-
-    def _reader(self, split: str) -> EncodedReader:
-        reader = self._readers.get(split)
-        if reader is None:
-            reader = EncodedReader(Path(self._split(split).folder))
-            self._readers[split] = reader
-            if reader.meta.fingerprint != self._spec.rows_fingerprint:
-                raise DataError(
-                    "holds other rows than the job was started with",
-                    place=self._split(split).folder,
-                    remedy="Let nothing else write into the run folder, and start the job again",
-                )
-        return reader
-
-    def _split(self, name: str) -> Any:
-        split = self._spec.split(name)
-        if split is None:
-            raise DataError(f"the job has no split '{name}'")
-        return split
-
 
 class Speed:
     """Rows a second over the last seconds; safe for several threads.
@@ -679,13 +489,3 @@ class Speed:
     def _forget(self, now: float) -> None:
         while self._recent and self._recent[0][0] < now - _SPEED_SECONDS:
             self._recent.popleft()
-
-
-def summary_of(histogram: ScoreHistogram) -> ScoreSummary:
-    """The histogram as a message."""
-    return ScoreSummary(
-        positives=histogram.sparse_positives,
-        negatives=histogram.sparse_negatives,
-        loss_sum=histogram.loss_sum,
-        probability_sum=histogram.probability_sum,
-    )

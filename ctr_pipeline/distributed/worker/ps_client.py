@@ -8,10 +8,8 @@ twice, and a push that was applied before is answered as such.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -50,12 +48,12 @@ from ctr_pipeline.distributed.worker.exchanges import (
     PushOutcome,
     Refreshed,
 )
+from ctr_pipeline.distributed.worker.known_dense import DensePart, KnownDense
 from ctr_pipeline.distributed.worker.ps_calls import (
     CallTimeouts,
     Moved,
     PsCalls,
     PsTransport,
-    RolledBack,
     malformed,
 )
 from ctr_pipeline.embeddings.arrays import (
@@ -73,14 +71,6 @@ _DEADLINE_SECONDS = 30.0
 _CALL_SECONDS = 10.0
 
 _MOVED_BEFORE = PushReply(Status.MOVED, 0, 0, np.empty(0, np.float32), np.empty((0, 0), np.float32))
-
-
-@dataclass(frozen=True)
-class _DensePart:
-    """Dense values of one server, as it sent them."""
-
-    version: int
-    values: Float32Array
 
 
 class PsClient:
@@ -109,7 +99,6 @@ class PsClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec
-        self._placement = balanced_placement(spec)
         self._width = sum(segment.dim for segment in spec.segments)
         position_tables = spec.position_tables or range(len(spec.tables))
         self._preparer = BatchPreparer(spec.tables, position_tables) if spec.tables else None
@@ -131,10 +120,11 @@ class PsClient:
         )
         self._push_timeouts = long_timeouts if spec.update_rule.update == "sync" else timeouts
         self._pull_timeouts = long_timeouts if spec.update_rule.update == "bounded" else timeouts
-        self._dense_lock = threading.Lock()
-        self._dense_generation = -1
-        self._dense_parts: list[_DensePart | None] = [None] * spec.num_parameter_servers
-        self._dense: Float32Array | None = None
+        self._known = KnownDense(
+            spec.num_dense,
+            balanced_placement(spec),
+            lambda placement: self._calls.follow(placement.version, placement.num_servers),
+        )
         # Batches that some server may have while others do not, and whether they were repeated.
         self._unfinished: dict[BatchId, bool] = {}
 
@@ -163,12 +153,9 @@ class PsClient:
             addresses: By server; empty where one is not there yet.
         """
         self._calls.route(generation, addresses)
-        with self._dense_lock:
-            if generation != self._dense_generation:
-                self._dense_generation = generation
-                # The servers say what is otherwise.
-                self._place(balanced_placement(self._spec), keep_dense=False)
-                self._unfinished = {}
+        # The servers say what is otherwise.
+        if self._known.begin(generation, balanced_placement(self._spec)):
+            self._unfinished = {}
 
     def close(self) -> None:
         """Ends all connections; calls under way are `PeerUnavailable`."""
@@ -188,7 +175,7 @@ class PsClient:
             batch = batch_without_keys(ids_BF, num_valid)
         else:
             batch = self._preparer.prepare(ids_BF, num_valid)
-        return divide_keys(batch, self._placement, self._spec.num_partitions)
+        return divide_keys(batch, self._known.placement, self._spec.num_partitions)
 
     def start_pull(
         self,
@@ -210,9 +197,7 @@ class PsClient:
             after: The values are to know of this push, wherever it succeeds.
         """
         generation = self.generation
-        with self._dense_lock:
-            placement = self._placement
-            known = [-1 if part is None else part.version for part in self._dense_parts]
+        placement, known = self._known.versions()
         if prepared.placement != placement:
             prepared = divide_keys(prepared.batch, placement, self._spec.num_partitions)
         pull = Pull(prepared, generation, self._width)
@@ -248,8 +233,8 @@ class PsClient:
             pull.values_UW[first:last] = reply.values
             pull.versions[server] = reply.version
             if reply.dense is not None:
-                part = _DensePart(reply.version, reply.dense)
-                self._adopt_dense(generation, placement, server, part)
+                part = DensePart(reply.version, reply.dense)
+                self._known.adopt(generation, placement, server, part)
 
         pull.started_by(self._calls.start(fetch, placement.num_servers))
         return pull
@@ -292,20 +277,7 @@ class PsClient:
             RolledBack, Superseded, PeerUnavailable: As `Pull.wait`.
         """
         pull.wait()
-        with self._dense_lock:
-            if pull.generation != self._dense_generation:
-                raise RolledBack(self._dense_generation)
-            parts = [part for part in self._dense_parts if part is not None]
-            if pull.prepared.placement != self._placement:
-                raise Moved
-            if len(parts) < self._placement.num_servers:
-                raise ValueError("dense values were never asked for")
-            if self._dense is None:
-                self._dense = empty_aligned((self._spec.num_dense,))
-                for part, (low, high) in zip(parts, self._placement.dense, strict=True):
-                    self._dense[low:high] = part.values
-            pull.computed_with([part.version for part in parts])
-            return self._dense
+        return self._known.for_pull(pull)
 
     def start_push(
         self,
@@ -389,8 +361,8 @@ class PsClient:
                 if refreshed is not None:
                     refreshed.write(server, reply)
                 if reply.status not in AGAIN:
-                    part = _DensePart(reply.version, reply.dense)
-                    self._adopt_dense(pull.generation, placement, server, part)
+                    part = DensePart(reply.version, reply.dense)
+                    self._known.adopt(pull.generation, placement, server, part)
             if is_stale:
                 self._unfinished[batch] = repeated
             else:
@@ -418,7 +390,7 @@ class PsClient:
             raise ValueError(f"{values.shape} dense values of {self._spec.num_dense}")
         generation = self.generation
         while True:
-            placement = self._placement
+            placement = self._known.placement
             send = partial(self._send_dense, values, generation, placement)
             try:
                 self._calls.on_all_servers(send, placement.num_servers)
@@ -451,22 +423,7 @@ class PsClient:
 
     def _learn_placement(self, server: int, generation: int) -> None:
         """Asks a server that knows a newer placement, unless it is known by now."""
-        placement = self._calls.placement_of(server, generation)
-        with self._dense_lock:
-            newer = placement.version > self._placement.version
-            if newer and generation == self._dense_generation:
-                self._place(placement, keep_dense=True)
-
-    def _place(self, placement: Placement, *, keep_dense: bool) -> None:
-        before, parts = self._placement, self._dense_parts
-        self._placement, self._dense = placement, None
-        self._dense_parts = [
-            parts[server]
-            if keep_dense and server < before.num_servers and before.dense[server] == bounds
-            else None
-            for server, bounds in enumerate(placement.dense)
-        ]
-        self._calls.follow(placement.version, placement.num_servers)
+        self._known.learn(generation, self._calls.placement_of(server, generation))
 
     def _keys_to_refresh(self, pull: Pull, ahead: Pull | None) -> Refreshed | None:
         """Waits for the pull ahead: a late one could know of this push and be counted as if not."""
@@ -490,20 +447,6 @@ class PsClient:
         expected = (len(request.fresh_keys), self._width), request.dense.shape
         if (reply.fresh.shape, reply.dense.shape) != expected:
             raise malformed(server, f"values of {reply.fresh.shape}, {reply.dense.shape}")
-
-    def _adopt_dense(
-        self, generation: int, placement: Placement, server: int, part: _DensePart
-    ) -> None:
-        """Keeps dense values, unless newer ones are known, or they lie elsewhere by now."""
-        with self._dense_lock:
-            if placement.range_of(server) != self._placement.range_of(server):
-                return
-            known = self._dense_parts[server]
-            if generation == self._dense_generation and (
-                known is None or known.version <= part.version
-            ):
-                self._dense_parts[server] = part
-                self._dense = None
 
 
 def _is_stale(answer: PushAnswer) -> bool:

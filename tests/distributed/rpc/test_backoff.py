@@ -3,8 +3,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctr_pipeline.distributed.coordination.messages import Member
-from ctr_pipeline.distributed.rpc.backoff import MasterAbsence, delays
+from ctr_pipeline.distributed.rpc.backoff import delays
 
 
 @given(
@@ -29,26 +28,3 @@ def test_the_same_seed_gives_the_same_pauses_and_another_one_others():
 
 def test_it_does_not_end():
     assert len(list(islice(delays(0.1, 2.0, 1.0, 0), 5000))) == 5000
-
-
-def test_an_absence_is_told_once_and_begins_anew_after_the_master_was_back(caplog):
-    now = [0.0]
-    absence = MasterAbsence(
-        Member("worker", 3, "w", "s"),
-        "training goes on",
-        longest_pause_seconds=1.0,
-        clock=lambda: now[0],
-    )
-    with caplog.at_level("INFO"):
-        pauses = [absence.begin("refused") for _ in range(8)]
-        now[0] = 2.5
-        absence.end()
-        absence.end()
-        assert absence.begin("refused") == pauses[0]
-    assert pauses[0] <= 0.1
-    assert 0.5 <= pauses[-1] <= 1.0
-    assert [record.getMessage() for record in caplog.records] == [
-        "The master does not answer, training goes on: refused",
-        "The master answers again after 2.5 s",
-        "The master does not answer, training goes on: refused",
-    ]

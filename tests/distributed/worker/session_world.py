@@ -58,7 +58,7 @@ def run_for(session, clock, seconds):
     """Turns the session as its thread would, for some seconds of the clock."""
     until = clock.now + seconds
     for _ in range(10_000):
-        pause = session.turn()
+        pause = session.talk.turn()
         if pause <= 0:
             continue
         if clock.now + pause > until:

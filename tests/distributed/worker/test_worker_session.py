@@ -37,7 +37,7 @@ def test_registers_for_ever_with_growing_pauses():
     times = []
     for _ in range(100):
         before = len(master.wire.calls)
-        pause = session.turn()
+        pause = session.talk.turn()
         times += [clock.now] * (len(master.wire.calls) - before)
         if session.wait_task(0) is None and session.route.generation:
             break
@@ -91,7 +91,7 @@ def test_the_end_of_a_task_does_not_wait():
     master, clock, session = world(Lease=[tasks(leased(0)), wait(100.0)])
     run_for(session, clock, 0.01)
     mark(session, session.wait_task(0), finished=True)
-    session.turn()
+    session.talk.turn()
     assert master.sent["Heartbeat"][-1].reports[0].finished
 
 
@@ -139,7 +139,7 @@ def test_a_reply_of_an_older_generation_is_late():
     _, clock, session = world(
         Lease=[tasks(leased(0), generation=1)], Heartbeat=[beat(generation=1)]
     )
-    session.turn()
+    session.talk.turn()
     session.rolled_back(5)
     run_for(session, clock, 2.0)
     assert session.route.generation == 5
@@ -151,7 +151,7 @@ def test_a_server_that_knows_of_a_rollback_makes_us_ask_at_once():
     run_for(session, clock, 1.1)
     before = len(master.sent["Heartbeat"])
     session.rolled_back(2)
-    session.turn()
+    session.talk.turn()
     assert len(master.sent["Heartbeat"]) == before + 1
     assert session.route.addresses == ("ps:1",)
 
@@ -222,13 +222,13 @@ def test_a_request_for_tasks_that_waits_holds_up_nothing_else():
     run_for(session, clock, 0.3)
     assert master.sent["Heartbeat"][-1].reports[0].done_mask == 1
     mark(session, task, 1, finished=True)
-    session.turn()
+    session.talk.turn()
     assert master.sent["Heartbeat"][-1].reports[0].finished
     run_for(session, clock, 3.0)
     assert len(master.sent["Lease"]) == 2
     assert session.wait_task(0) is None
     master.answer_leases()
-    session.turn()
+    session.talk.turn()
     assert session.wait_task(0).key.task == 1
 
 
@@ -331,7 +331,7 @@ def test_flush_waits_until_the_master_has_heard():
     task = session.wait_task(0)
     session.fail(task, "Traceback")
     assert not session.flush(0.0)
-    heard = threading.Thread(target=session.turn)
+    heard = threading.Thread(target=session.talk.turn)
     heard.start()
     assert session.flush(10.0)
     heard.join()
