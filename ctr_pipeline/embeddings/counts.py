@@ -74,6 +74,25 @@ class IdCounts:
         return np.where(self.ids[places] == ids_U, self.counts[places], 0)
 
 
+def counts_of_keys(tables: Sequence[IdCounts] | None, keys: Int64Array) -> Int64Array:
+    """Training counts of keys, int64 [n]; 0 where none were given.
+
+    Args:
+        tables: Of each table.
+        keys: int64 [n], table << 44 | id.
+    """
+    counts = np.zeros(len(keys), np.int64)
+    if tables is None:
+        return counts
+    numbers, ids = keys >> ID_BITS, keys & ((1 << ID_BITS) - 1)
+    # Keys of fresh rows come table by table, so that a table is one run or a few.
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(keys)]
+    for first, last in pairwise(edges):
+        if first < last:
+            counts[first:last] = tables[int(numbers[first])].look_up(ids[first:last])
+    return counts
+
+
 def pack_counts(tables: Sequence[IdCounts]) -> Int64Array:
     """Counts of all tables as one array, for a file that can be mapped.
 

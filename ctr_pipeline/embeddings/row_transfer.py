@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctr_pipeline.embeddings.counts import counts_of_keys
 from ctr_pipeline.embeddings.layout import RowLayout, describe_segments
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_COUNT
@@ -86,5 +87,5 @@ def transfer_rows(
             last = first + len(moved)
             rows.records_NR[first:last] = source.rows.records_NR[begin:end]
             counts = rows.headers_NR[first:last, HEADER_COUNT].astype(np.int64)
-            total = counts + target.counts_of(moved)
+            total = counts + counts_of_keys(target.training_counts, moved)
             rows.headers_NR[first:last, HEADER_COUNT] = np.minimum(total, _INT32_MAX)

@@ -11,7 +11,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +25,7 @@ from ctr_pipeline.embeddings.arrays import (
     Int64Array,
     empty_aligned,
 )
-from ctr_pipeline.embeddings.counts import IdCounts
+from ctr_pipeline.embeddings.counts import IdCounts, counts_of_keys
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
 from ctr_pipeline.embeddings.rows import RowStorage
@@ -137,6 +137,11 @@ class EmbeddingStore:
     def rows(self) -> RowStorage:
         """The rows themselves, for snapshots of them and for the row log."""
         return self._rows
+
+    @property
+    def training_counts(self) -> tuple[IdCounts, ...] | None:
+        """How often ids occur in the training rows, of each table; None: nobody said."""
+        return self._counts
 
     def set_training_counts(self, counts: Sequence[IdCounts]) -> None:
         """Says how often ids occur in the training rows; for rows made from now on.
@@ -266,7 +271,7 @@ class EmbeddingStore:
                 last,
             )
 
-        bounds = self._balanced_bounds(prepared)
+        bounds = _balanced_bounds(prepared, self._runner.threads)
         with self._rows.lock:
             self._rows.before_change(rows_U)
             self._runner.run(work, len(rows_U), bounds)
@@ -278,7 +283,7 @@ class EmbeddingStore:
             keys_U: int64 [U], table << 44 | id.
             create: Make the missing rows.
         """
-        rows_U = self._locate(self._checked_keys(keys_U), create=create)
+        rows_U = self._locate(_checked_keys(keys_U, len(self.tables)), create=create)
         out_UW = np.empty((len(rows_U), self.width), np.float32)
 
         def work(first: int, last: int) -> None:
@@ -313,7 +318,7 @@ class EmbeddingStore:
         Raises:
             ValueError: Shapes do not fit.
         """
-        keys_U = self._checked_keys(keys_U)
+        keys_U = _checked_keys(keys_U, len(self.tables))
         sums_UW = np.ascontiguousarray(sums_UW)
         _check_values(sums_UW, (len(keys_U), self.width), "gradients")
         if num_occurrences_U.shape != keys_U.shape:
@@ -347,7 +352,7 @@ class EmbeddingStore:
 
     def row_headers(self, keys_U: Int64Array) -> tuple[Int32Array, Int32Array]:
         """Training count and last-seen step by key, int32 [U] each; -1 for a key without a row."""
-        rows_U = self._locate(self._checked_keys(keys_U), create=False)
+        rows_U = self._locate(_checked_keys(keys_U, len(self.tables)), create=False)
         headers = self._rows.headers_NR[:, : update_kernels.HEADER_WORDS][np.maximum(rows_U, 0)]
         headers[rows_U < 0] = -1
         return headers[:, update_kernels.HEADER_COUNT], headers[:, update_kernels.HEADER_LAST_SEEN]
@@ -427,44 +432,12 @@ class EmbeddingStore:
         with self._rows.lock:
             if create:
                 return self._rows.find_or_create(
-                    keys_U, self._runner, self.counts_of, admit_after=self._admit_after
+                    keys_U,
+                    self._runner,
+                    partial(counts_of_keys, self._counts),
+                    admit_after=self._admit_after,
                 )
             return self._rows.find(keys_U, self._runner)[0]
-
-    def counts_of(self, keys: Int64Array) -> Int64Array:
-        """Training counts of keys; 0 where none were given."""
-        counts = np.zeros(len(keys), np.int64)
-        if self._counts is None:
-            return counts
-        tables, ids = keys >> ID_BITS, keys & ((1 << ID_BITS) - 1)
-        # Keys of fresh rows come table by table, so that a table is one run or a few.
-        edges = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(keys)]
-        for first, last in pairwise(edges):
-            if first < last:
-                counts[first:last] = self._counts[int(tables[first])].look_up(ids[first:last])
-        return counts
-
-    def _checked_keys(self, keys_U: Int64Array) -> Int64Array:
-        if keys_U.ndim != 1 or keys_U.dtype != np.int64:
-            raise ValueError(f"keys of shape {keys_U.shape}, type {keys_U.dtype}, not int64 [U]")
-        keys_U = np.ascontiguousarray(keys_U)
-        tables = keys_U >> ID_BITS
-        if len(keys_U) and (tables.min() < 0 or tables.max() >= len(self.tables)):
-            raise ValueError("a key names a table that is not there")
-        return keys_U
-
-    def _balanced_bounds(self, prepared: PreparedBatch) -> list[int]:
-        """Bounds that divide rows and occurrences evenly among the threads."""
-        offsets, num_unique = prepared.offsets, prepared.num_unique
-
-        def cost(u: int) -> int:
-            return int(offsets[u]) + _OCCURRENCES_A_ROW * u
-
-        total = cost(num_unique)
-        return [
-            bisect_left(range(num_unique), total * i // self._runner.threads, key=cost)
-            for i in range(1, self._runner.threads)
-        ]
 
 
 def _table_seed(seed: int, name: str) -> int:
@@ -484,3 +457,26 @@ def _check_values(array: Float32Array, shape: tuple[int, ...], name: str) -> Non
         raise ValueError(
             f"{name} of shape {array.shape}, type {array.dtype}; float32 {list(shape)} is expected"
         )
+
+
+def _checked_keys(keys_U: Int64Array, num_tables: int) -> Int64Array:
+    if keys_U.ndim != 1 or keys_U.dtype != np.int64:
+        raise ValueError(f"keys of shape {keys_U.shape}, type {keys_U.dtype}, not int64 [U]")
+    keys_U = np.ascontiguousarray(keys_U)
+    tables = keys_U >> ID_BITS
+    if len(keys_U) and (tables.min() < 0 or tables.max() >= num_tables):
+        raise ValueError("a key names a table that is not there")
+    return keys_U
+
+
+def _balanced_bounds(prepared: PreparedBatch, threads: int) -> list[int]:
+    """Bounds that divide rows and occurrences evenly among the threads."""
+    offsets, num_unique = prepared.offsets, prepared.num_unique
+
+    def cost(u: int) -> int:
+        return int(offsets[u]) + _OCCURRENCES_A_ROW * u
+
+    total = cost(num_unique)
+    return [
+        bisect_left(range(num_unique), total * i // threads, key=cost) for i in range(1, threads)
+    ]

@@ -1,6 +1,7 @@
 """A pull and a push of a batch while they are under way, and after.
 
-Axes: U distinct keys of a batch in the order of the servers that own them, W values of a row.
+Axes: U distinct keys of a batch in the order of the servers that own them, W values of a row, A the
+leading ones, D the others, B examples, F fields.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +12,11 @@ from typing import Literal
 import numpy as np
 
 from ctr_pipeline.distributed.rpc.packed import PushReply, Status
+from ctr_pipeline.distributed.worker import value_kernels
 from ctr_pipeline.distributed.worker.batch_keys import PreparedKeys
 from ctr_pipeline.distributed.worker.ps_calls import gather
-from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.arrays import Float32Array, Int32Array, Int64Array, empty_aligned
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 # What was pushed has to be pulled, computed and pushed again where it was not applied.
 AGAIN = frozenset({Status.STALE, Status.MOVED})
@@ -69,6 +72,35 @@ class Pull:
     def failed(self) -> bool:
         """Waits; whether there are no values."""
         return any(future.exception() is not None for future in self._futures)
+
+    def values_by_place(
+        self, num_leading: int, runner: RangeRunner
+    ) -> tuple[Float32Array, Float32Array]:
+        """Values of every place, the first values of a row apart; they are here.
+
+        Returns:
+            float32 [B, F, A] and [B, F, D], aligned; zeros for absent rows and for padding.
+        """
+        batch, width = self.prepared.batch, self.values_UW.shape[1]
+        leading = empty_aligned((*batch.shape, num_leading))
+        trailing = empty_aligned((*batch.shape, width - num_leading))
+        num_places = len(batch.inverse_P)
+        leading_PA = leading.reshape(num_places, num_leading)
+        trailing_PD = trailing.reshape(num_places, width - num_leading)
+
+        def work(first: int, last: int) -> None:
+            value_kernels.spread_values(
+                self.values_UW,
+                self.prepared.positions_U,
+                batch.inverse_P,
+                leading_PA,
+                trailing_PD,
+                first,
+                last,
+            )
+
+        runner.run(work, num_places)
+        return leading, trailing
 
     def started_by(self, futures: list[Future[None]]) -> None:
         """Notes what to wait for."""

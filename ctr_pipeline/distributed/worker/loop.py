@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.distributed.coordination.messages import LeasedTask
 from ctr_pipeline.distributed.coordination.spec import JobSpec
-from ctr_pipeline.distributed.rpc.backoff import delays
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.worker.exchanges import Pull, Push, PushOutcome
+from ctr_pipeline.distributed.worker.patience import Leaving, Patience
 from ctr_pipeline.distributed.worker.ps_calls import Moved, RolledBack, Superseded
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.distributed.worker.session import WorkerSession
@@ -69,9 +69,16 @@ class _Sent:
     loss_sum: float
     seconds: float
 
-
-class _Leaving(Exception):  # noqa: N818  an event
-    """The worker is to leave while it waits for a parameter server."""
+    def mark(self, session: WorkerSession, outcome: PushOutcome) -> None:
+        """Tells the master that all servers have it."""
+        session.mark_batch(
+            self.batch.task,
+            self.batch.number,
+            loss_sum=self.loss_sum,
+            repeated=outcome.repeated,
+            finished=self.batch.is_last,
+            seconds=self.seconds,
+        )
 
 
 class WorkerLoop:
@@ -113,8 +120,7 @@ class WorkerLoop:
         self._scores_root = scores_root
         self._overlap_pushes = overlap_pushes
         self._clock = clock
-        self._sleep = sleep
-        self._generation = 0
+        self._patience = Patience(session, sleep)
         train = spec.split("train")
         if train is None:
             raise DataError("the job has no split 'train'")
@@ -189,9 +195,9 @@ class WorkerLoop:
                 begun = [batch for batch in begun if self._session.holds(batch.task)]
                 for batch in begun:
                     batch.pull = None
-            except _Leaving:
+            except Leaving:
                 return
-        with contextlib.suppress(RolledBack, _Leaving):
+        with contextlib.suppress(RolledBack, Leaving):
             self._settle()
 
     def _pause(self, begun: list[TaskBatch]) -> None:
@@ -212,13 +218,15 @@ class WorkerLoop:
             route = self._session.wait_route(generation)
             if route is None:
                 return False
-            self._generation = route.generation
+            self._patience.generation = route.generation
             self._scores = self._sent = None
             try:
-                self._trying(lambda: self._client.init_dense(self._compiled.initial_parameters()))
+                self._patience.until_done(
+                    lambda: self._client.init_dense(self._compiled.initial_parameters())
+                )
             except RolledBack as error:
                 generation = error.generation
-            except _Leaving:
+            except Leaving:
                 return False
             else:
                 return True
@@ -245,8 +253,7 @@ class WorkerLoop:
             )
 
     def _finish(self, batch: TaskBatch, following: TaskBatch | None = None) -> None:
-        if self._session.route.generation > self._generation:
-            raise RolledBack(self._session.route.generation)
+        self._patience.require_generation()
         if not self._session.holds(batch.task):
             return
         self._batch_began = self._clock()
@@ -255,7 +262,7 @@ class WorkerLoop:
                 self._train(batch, following)
             else:
                 self._score(batch)
-        except (RolledBack, _Leaving, MemoryError):
+        except (RolledBack, Leaving, MemoryError):
             # Not the task's fault, whatever ends us.
             raise
         except Superseded:
@@ -280,11 +287,11 @@ class WorkerLoop:
                 break
             # Others were faster: their updates are to be known first.
             if self._session.is_over:
-                raise _Leaving
+                raise Leaving
             if not self._session.holds(batch.task):
                 return
             self._start_pull(batch)
-        self._mark(sent, outcome)
+        sent.mark(self._session, outcome)
 
     def _compute(self, batch: TaskBatch, following: TaskBatch | None) -> _Sent:
         """Computes gradients and hands them in, once those of the batch before are through."""
@@ -339,7 +346,7 @@ class WorkerLoop:
             self._let_go(sent.batch.task)
         else:
             if outcome.verdict == "applied":
-                self._mark(sent, outcome)
+                sent.mark(self._session, outcome)
             elif self._session.holds(sent.batch.task):
                 # Partitions moved under it.
                 self._train_anew(sent.batch)
@@ -349,28 +356,18 @@ class WorkerLoop:
         outcome = None
         while outcome is None or outcome.verdict != "applied":
             if self._session.is_over:
-                raise _Leaving
+                raise Leaving
             if not self._session.holds(batch.task):
                 return
             self._start_pull(batch)
             sent = self._compute(batch, None)
             outcome = self._outcome_of(sent)
-        self._mark(sent, outcome)
+        sent.mark(self._session, outcome)
 
     def _outcome_of(self, sent: _Sent) -> PushOutcome:
         """What became of a push; one that found no server is made again."""
         tries = itertools.chain((lambda: sent.push,), itertools.repeat(sent.push_again))
-        return self._trying(lambda: next(tries)().wait())
-
-    def _mark(self, sent: _Sent, outcome: PushOutcome) -> None:
-        self._session.mark_batch(
-            sent.batch.task,
-            sent.batch.number,
-            loss_sum=sent.loss_sum,
-            repeated=outcome.repeated,
-            finished=sent.batch.is_last,
-            seconds=sent.seconds,
-        )
+        return self._patience.until_done(lambda: next(tries)().wait())
 
     def _let_go(self, task: LeasedTask) -> None:
         _LOGGER.warning("Another worker has %s now", task.key)
@@ -414,37 +411,14 @@ class WorkerLoop:
                 batch.pull = None
                 return None
 
-        while (values := self._trying(wait)) is None:
+        while (values := self._patience.until_done(wait)) is None:
             pass
         return values
-
-    def _trying(self, operation: Callable[[], T]) -> T:
-        """Does it, again and again while a parameter server does not answer.
-
-        Raises:
-            RolledBack: The job is in another generation.
-            _Leaving: The worker is to leave.
-        """
-        pauses: Iterator[float] | None = None
-        while True:
-            try:
-                return operation()
-            except PeerUnavailable as error:
-                if pauses is None:
-                    _LOGGER.warning("A parameter server does not answer: %s", error)
-                    pauses = delays(0.05, 2.0, 1.0, threading.get_ident())
-            self._session.ask_again()
-            self._sleep(next(pauses))
-            route = self._session.route
-            if route.generation > self._generation:
-                raise RolledBack(route.generation)
-            if self._session.is_over:
-                raise _Leaving
 
     def _give_up(self, task: LeasedTask, error: Exception) -> None:
         """Tells the master why a task cannot be done, then lets the error end the worker."""
         _LOGGER.error("%s cannot be done", task.key, exc_info=error)
-        with contextlib.suppress(RolledBack, _Leaving):
+        with contextlib.suppress(RolledBack, Leaving):
             self._settle()
         # Parameters that have diverged stay so, and would be in the next checkpoint.
         is_final = isinstance(error, TrainingError)

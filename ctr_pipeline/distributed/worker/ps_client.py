@@ -32,7 +32,6 @@ from ctr_pipeline.distributed.rpc.packed import (
     PushRequest,
     Status,
 )
-from ctr_pipeline.distributed.worker import value_kernels
 from ctr_pipeline.distributed.worker.batch_keys import (
     PreparedKeys,
     batch_without_keys,
@@ -60,7 +59,6 @@ from ctr_pipeline.embeddings.arrays import (
     Float32Array,
     IdArray,
     Int64Array,
-    empty_aligned,
 )
 from ctr_pipeline.embeddings.unique import BatchPreparer
 from ctr_pipeline.kernels.ranges import RangeRunner
@@ -249,26 +247,7 @@ class PsClient:
             RolledBack, Superseded, PeerUnavailable: As `Pull.wait`.
         """
         pull.wait()
-        batch = pull.prepared.batch
-        leading = empty_aligned((*batch.shape, num_leading))
-        trailing = empty_aligned((*batch.shape, self._width - num_leading))
-        num_places = len(batch.inverse_P)
-        leading_PA = leading.reshape(num_places, num_leading)
-        trailing_PB = trailing.reshape(num_places, self._width - num_leading)
-
-        def work(first: int, last: int) -> None:
-            value_kernels.spread_values(
-                pull.values_UW,
-                pull.prepared.positions_U,
-                batch.inverse_P,
-                leading_PA,
-                trailing_PB,
-                first,
-                last,
-            )
-
-        self._runner.run(work, num_places)
-        return leading, trailing
+        return pull.values_by_place(num_leading, self._runner)
 
     def dense(self, pull: Pull) -> Float32Array:
         """The newest known dense values, float32 [P], not to be written; waits for the pull.
@@ -342,7 +321,10 @@ class PsClient:
                 return _MOVED_BEFORE, 1
             if reply.status is Status.MOVED:
                 self._learn_placement(server, pull.generation)
-            self._check_push_reply(server, request, reply)
+            if reply.status not in AGAIN:
+                expected = (len(request.fresh_keys), self._width), request.dense.shape
+                if (reply.fresh.shape, reply.dense.shape) != expected:
+                    raise malformed(server, f"values of {reply.fresh.shape}, {reply.dense.shape}")
             return reply, num_tries
 
         started_before = batch in self._unfinished
@@ -372,7 +354,7 @@ class PsClient:
         # A worker whose push is too old at one server must not wait for a round of another one:
         # who is to complete it may be waiting for that worker. The push stays there, and the one
         # that is computed again finds it.
-        decides = _is_stale if self._has_rounds else None
+        decides = _is_stale if _has_rounds(self._spec) else None
         return Push(self._calls.start(send, placement.num_servers), settle, decides)
 
     def init_dense(self, values: Float32Array) -> None:
@@ -431,22 +413,15 @@ class PsClient:
             return None
         if ahead.prepared.placement != pull.prepared.placement:
             return None
-        if self._has_rounds:
+        if _has_rounds(self._spec):
             # Other pushes of the round change rows as well, so that all are asked for.
             return Refreshed(ahead, None)
         return Refreshed(ahead, common_positions(pull.prepared.keys_U, ahead.prepared.keys_U))
 
-    @property
-    def _has_rounds(self) -> bool:
-        """Whether an update waits for pushes of several workers."""
-        return self._spec.update_rule.update == "sync" and self._spec.update_rule.grads_to_wait > 1
 
-    def _check_push_reply(self, server: int, request: PushRequest, reply: PushReply) -> None:
-        if reply.status in AGAIN:
-            return
-        expected = (len(request.fresh_keys), self._width), request.dense.shape
-        if (reply.fresh.shape, reply.dense.shape) != expected:
-            raise malformed(server, f"values of {reply.fresh.shape}, {reply.dense.shape}")
+def _has_rounds(spec: JobSpec) -> bool:
+    """Whether an update waits for pushes of several workers."""
+    return spec.update_rule.update == "sync" and spec.update_rule.grads_to_wait > 1
 
 
 def _is_stale(answer: PushAnswer) -> bool:
