@@ -187,9 +187,9 @@ def side_statistics(folder: Path, kind: str) -> dict[str, Any]:
     """Statistics of the ingested training rows; `drift`: and how far the other splits are."""
     from ctr_pipeline.analysis import collect_statistics, plan_statistics
     from ctr_pipeline.dataset.ingested import load_ingested
+    from ctr_pipeline.pipeline.feature_file import load_features
     from ctr_pipeline.pipeline.resources import available_cores
     from ctr_pipeline.pipeline.run_folder import RunFolder
-    from ctr_pipeline.pipeline.stages.feature_file import load_features
     from ctr_pipeline.preprocessing.encode import wake_kernels
     from ctr_pipeline.progress import SilentProgress
 

@@ -36,12 +36,12 @@ from ctr_pipeline.dataset.formats.maxcompute.dialect import (
     insert_partitions,
     render,
 )
+from ctr_pipeline.dataset.formats.maxcompute.reading import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.selection import (
     group_partitions,
     sample_of,
     select_rows,
 )
-from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import HashRange, TableRows
 from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.dataset.weights import WeightSums

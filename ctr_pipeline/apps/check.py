@@ -30,6 +30,7 @@ from ctr_pipeline.dataset.times import find_time_column
 from ctr_pipeline.embeddings.log_chain import base_bytes, most_kept_bytes
 from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.model.embedding_rows import memory_bound_of, row_layout
 from ctr_pipeline.pipeline.resources import num_threads, refuse_huge_layers
 from ctr_pipeline.pipeline.results import CheckResult
@@ -41,7 +42,6 @@ from ctr_pipeline.pipeline.stages.analyze import (
     with_newest_times,
 )
 from ctr_pipeline.pipeline.stages.columns import FeatureColumns, complete_features, no_feature
-from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
 from ctr_pipeline.pipeline.stages.labels import label_rate_of
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan, most_embedding_rows

@@ -25,10 +25,10 @@ from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.tables import write_table
 from ctr_pipeline.errors import DataError, ReadingKeyError, RunFolderError
 from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.columns import UNFIT
-from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.labels import choose_label_values, label_rate_of
 from ctr_pipeline.pipeline.stages.plan_view import chain_text, statistics_used
 from ctr_pipeline.pipeline.stages.time_drift import TimeRead, times_read, with_time_drift

@@ -29,8 +29,8 @@ from ctr_pipeline.config.resolved import (
 )
 from ctr_pipeline.embeddings.cut_storage import MARKER
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, RunFolderError, StorageError
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.run_places import RunPlaces
-from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stored_run import CHECKPOINTS, StoredRun
 from ctr_pipeline.specs.section import IsPath, MayChange, NotSearched, OfFiles
 from ctr_pipeline.storage.opening import address_of

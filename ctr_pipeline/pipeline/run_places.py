@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG
+from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.pipeline.stored_run import StoredRun
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import Storage
@@ -204,6 +205,16 @@ class RunPlaces:
         return self.path / "replicas"
 
     @property
+    def rendezvous(self) -> Path:
+        """The address of the rendezvous of replicas, as the process that serves it announced."""
+        return self.replicas / "rendezvous"
+
+    @property
+    def row_servers(self) -> Path:
+        """Addresses of servers of rows, by index."""
+        return self.replicas / "servers"
+
+    @property
     def logs(self) -> Path:
         """What those members wrote."""
         return self.path / "logs"
@@ -242,3 +253,19 @@ class RunPlaces:
         }
         address = {} if self.stored is None else {"run": self.stored.address}
         return {**address, **{name: path for name, path in wanted.items() if path.exists()}}
+
+
+def find_rendezvous(run: RunPlaces) -> str:
+    """Where the rendezvous is served, as the process that serves it announced.
+
+    Raises:
+        RunFolderError: None did.
+    """
+    try:
+        return run.rendezvous.read_text("utf-8")
+    except OSError as error:
+        raise RunFolderError(
+            "nobody has started a training with runtime.strategy: allreduce here",
+            place=str(run.path),
+            remedy="Start it with 'ctrpipe run', which starts its workers too",
+        ) from error

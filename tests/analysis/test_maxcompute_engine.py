@@ -36,7 +36,7 @@ from ctr_pipeline.analysis.table_sql import CountedRows
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.dialect import SETTINGS, render
-from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
+from ctr_pipeline.dataset.formats.maxcompute.reading import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import (
     HashRange,
     TableAddress,

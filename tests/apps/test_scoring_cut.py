@@ -31,9 +31,9 @@ from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile
 from ctr_pipeline.errors import CheckpointError, DataError, FolderInUseError, RunFolderError
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.spec_file import prepare_spec
 from ctr_pipeline.pipeline.job.trained_cut import find_newest_cut
+from ctr_pipeline.pipeline.model.score_files import ScoreFiles
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding

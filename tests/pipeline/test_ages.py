@@ -11,8 +11,8 @@ import yaml
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config import load_config
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.fit import plan_preprocessing
 from ctr_pipeline.progress import SilentProgress

@@ -16,9 +16,9 @@ from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.pipeline.model.loading import open_trained
+from ctr_pipeline.pipeline.refit import discard_refit
 from ctr_pipeline.pipeline.run import export_model, train
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.stages.refit import discard_refit
 from ctr_pipeline.progress import SilentProgress
 
 pytestmark = pytest.mark.slow
@@ -282,7 +282,7 @@ def test_an_old_refit_is_whole_or_gone(tmp_path, monkeypatch):
     with run.locked():
         (run.refit.checkpoints / "step-1").mkdir(parents=True)
         with monkeypatch.context() as changed:
-            changed.setattr("ctr_pipeline.pipeline.stages.refit.shutil.rmtree", crash)
+            changed.setattr("ctr_pipeline.pipeline.refit.shutil.rmtree", crash)
             with pytest.raises(Crash):
                 discard_refit(run)
         assert not run.refit.path.exists()

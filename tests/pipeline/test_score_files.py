@@ -3,7 +3,7 @@ import pytest
 from training_problem import draw_rows, write_rows
 
 from ctr_pipeline.errors import TrainingError
-from ctr_pipeline.pipeline.job.score_files import ScoreFiles
+from ctr_pipeline.pipeline.model.score_files import ScoreFiles
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from functools import cache, partial
 
 from ctr_pipeline.distributed.coordination.preparation import PreparationBoard, UnitReport
-from ctr_pipeline.pipeline.job.preparing import open_work
+from ctr_pipeline.pipeline.job.unit_work import open_work
 from ctr_pipeline.pipeline.stages.header import inspect_named
 
 

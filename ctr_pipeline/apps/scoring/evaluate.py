@@ -11,10 +11,10 @@ import pyarrow as pa
 from ctr_pipeline import interruption
 from ctr_pipeline.apps.scoring.files import (
     FileScorer,
-    file_scorer,
     report_unknown,
     scores_by_job,
 )
+from ctr_pipeline.apps.scoring.opening import file_scorer
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
 from ctr_pipeline.errors import ConfigError, DataError, FolderInUseError

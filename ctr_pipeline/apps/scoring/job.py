@@ -33,9 +33,9 @@ from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import CheckpointError, DataError
 from ctr_pipeline.pipeline.job.following import follow_job
 from ctr_pipeline.pipeline.job.launchers import launch
-from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.spec_file import relative_to
 from ctr_pipeline.pipeline.job.trained_cut import TrainedCut, find_trained_cut
+from ctr_pipeline.pipeline.model.score_files import ScoreFiles
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder, discard_unlocked
 from ctr_pipeline.pipeline.stages.encode import encode_in_order

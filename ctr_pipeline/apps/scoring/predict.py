@@ -40,7 +40,8 @@ def predict(
     context = RunContext.create(loaded, progress)
     progress = context.progress
     with opened_trained(context, beside_training=True):
-        from ctr_pipeline.apps.scoring.files import file_scorer, report_unknown
+        from ctr_pipeline.apps.scoring.files import report_unknown
+        from ctr_pipeline.apps.scoring.opening import file_scorer
 
         scorer = file_scorer(loaded, context.run, progress)
         return predict_file(

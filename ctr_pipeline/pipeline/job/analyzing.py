@@ -26,6 +26,7 @@ from ctr_pipeline.distributed.coordination.codec import MalformedMessage, decode
 from ctr_pipeline.distributed.coordination.preparation import UnitLease
 from ctr_pipeline.errors import EXIT_TRY_AGAIN, CtrPipelineError, DataError
 from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.job.stage_task import (
     StageTask,
     attempt_folder,
@@ -46,7 +47,6 @@ from ctr_pipeline.pipeline.stages.analyze import (
     prepare_counting,
 )
 from ctr_pipeline.pipeline.stages.encode import plan_transforms
-from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.read import SplitReader, open_reader, read_by_workers
 from ctr_pipeline.pipeline.stages.sharing import ShareUnits
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart, find_warm_start

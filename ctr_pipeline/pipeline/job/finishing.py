@@ -18,17 +18,17 @@ from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.errors import DataError, ExportError
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.job.preparing import OpenLauncher, PhaseWorkers
-from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.job.stage_task import (
     StageTask,
     fingerprint_of_facts,
     load_facts,
     save_facts,
 )
+from ctr_pipeline.pipeline.model.score_files import ScoreFiles
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import Analysis
-from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.warm_start import find_warm_start
 from ctr_pipeline.statistics import load_statistics
 

@@ -187,7 +187,7 @@ def run_on_units(loaded: "LoadedConfig", index: int, folder: Path, *, incarnatio
     """
 
     def run() -> int:
-        from ctr_pipeline.pipeline.job.preparing import work_for_run
+        from ctr_pipeline.pipeline.job.unit_work import work_for_run
 
         work_for_run(loaded, folder, incarnation)
         return 0

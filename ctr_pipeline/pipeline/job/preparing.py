@@ -1,4 +1,4 @@
-"""Units of phases that workers do under leases: the side that gives them, and the worker's.
+"""Units of phases that workers do under leases: the side that gives them.
 
 The ledger of a phase lies in a folder of the run folder until all its units are done: a run that is
 resumed works only on what is left.
@@ -10,19 +10,16 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ctr_pipeline import durable, interruption
-from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.resolved import pinned_yaml
-from ctr_pipeline.dataset.ingested import load_ingested
-from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.distributed.coordination.launching import Launcher, ProcessState
 from ctr_pipeline.distributed.coordination.preparation import (
     Phase,
@@ -37,18 +34,11 @@ from ctr_pipeline.distributed.master.preparing import PreparationServer, ServedP
 from ctr_pipeline.distributed.master.settings import bound_workers
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.endpoint import Endpoint, reachable_address, save_endpoint
-from ctr_pipeline.distributed.worker.preparing import work_on_units
-from ctr_pipeline.errors import CtrPipelineError, DataError, TrainingError
+from ctr_pipeline.errors import CtrPipelineError, TrainingError
 from ctr_pipeline.pipeline.context import RunContext
-from ctr_pipeline.pipeline.job.analyzing import open_analysis, open_division
 from ctr_pipeline.pipeline.job.launchers import WorkerPhase, launch
-from ctr_pipeline.pipeline.resources import threads_of_worker
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.stages.encode import SplitEncoder
-from ctr_pipeline.pipeline.stages.header import inspect_named
-from ctr_pipeline.pipeline.stages.read import open_reader
 from ctr_pipeline.pipeline.stages.sharing import SharedWork
-from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.specs.launchers import LAUNCHERS
 
 _LOGGER = logging.getLogger(__name__)
@@ -280,51 +270,3 @@ def _open_ledger(work: SharedWork, units: Sequence[Unit]) -> UnitLedger:
         if not work.is_whole(UnitLease(unit, record["attempt"])):
             ledger.commit({unit.name: {**record, "is_done": False}})
     return ledger
-
-
-def work_for_run(loaded: LoadedConfig, folder: Path, incarnation: str) -> None:
-    """Works on units of a run until none is left.
-
-    Args:
-        folder: Where the process that gives units has announced itself.
-
-    Raises:
-        CtrPipelineError: Nobody gives it units.
-    """
-    runtime = loaded.config.runtime
-    work_on_units(
-        folder,
-        incarnation,
-        partial(open_work, loaded, cache(partial(inspect_named, loaded))),
-        report_seconds=min(runtime.heartbeat_seconds, runtime.silence_seconds / 3),
-    )
-
-
-def open_work(loaded: LoadedConfig, inspect: Callable[[], Source], phase: Phase) -> SharedWork:
-    """What a worker does with units of a phase, by what lies in the run folder.
-
-    Args:
-        loaded: The config.
-        inspect: Inspects the files, whenever a phase needs them.
-        phase: The phase.
-
-    Raises:
-        DataError: The process that gives units has left nothing of it.
-    """
-    if phase == "finish":
-        # It loads TensorFlow.
-        from ctr_pipeline.pipeline.job.finishing import open_finisher
-
-        return open_finisher(loaded)
-    if phase == "divide":
-        return open_division(loaded, inspect())
-    if phase == "analyze":
-        return open_analysis(loaded, inspect())
-    config, run = loaded.config, RunFolder(loaded.config.run_folder)
-    threads = threads_of_worker(config.runtime)
-    if phase == "read":
-        return open_reader(config, run, inspect(), threads)
-    ingested = load_ingested(run.ingested)
-    if ingested is None:
-        raise DataError("holds no rows", place=str(run.ingested), remedy="Start the run again")
-    return SplitEncoder(config, run, load_plan(run.preprocessing), ingested, threads)

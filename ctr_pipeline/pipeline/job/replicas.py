@@ -67,6 +67,7 @@ from ctr_pipeline.pipeline.job.replica_progress import (
 )
 from ctr_pipeline.pipeline.logged_progress import LoggedProgress
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_places import find_rendezvous
 from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
 from ctr_pipeline.progress import Progress, ProgressTask, SilentProgress
 from ctr_pipeline.specs.course import WorkersConfig
@@ -79,10 +80,6 @@ if TYPE_CHECKING:
     from ctr_pipeline.training.replica_trainer import ReplicaTrainer
 
 _LOGGER = logging.getLogger(__name__)
-ROW_SERVERS = "servers"
-"""Folder of the addresses of servers of rows."""
-
-_RENDEZVOUS = "rendezvous"
 _TIMES = RendezvousTimes(gather_seconds=0.1, lease_seconds=5.0, straggler_seconds=600.0)
 """A member that validates asks for no world; others wait for it while its lease lasts."""
 _LOOK_SECONDS = 0.1
@@ -130,7 +127,7 @@ def trained_by_replicas(context: RunContext, *, num_rows: int) -> "TrainedModel"
             serve_metrics(ReplicaCollector(lambda: load_progress(run)), host) as metrics,
         ):
             address = reachable_address(rendezvous.address)
-            durable.write_text(folder / _RENDEZVOUS, address)
+            durable.write_text(run.rendezvous, address)
             save_metrics_address(run, reachable_address(metrics))
             shown = _ShownProgress(
                 progress,
@@ -575,22 +572,6 @@ class _WorkerFigures:
             cores=self._cores,
             samples_per_second=self._speed.per_second,
         )
-
-
-def find_rendezvous(run: RunFolder) -> str:
-    """Where the rendezvous is served, as the process that serves it announced.
-
-    Raises:
-        RunFolderError: None did.
-    """
-    try:
-        return (run.replicas / _RENDEZVOUS).read_text("utf-8")
-    except OSError as error:
-        raise RunFolderError(
-            "nobody has started a training with runtime.strategy: allreduce here",
-            place=str(run.path),
-            remedy="Start it with 'ctrpipe run', which starts its workers too",
-        ) from error
 
 
 def scale_replicas(run: RunFolder, num_workers: int) -> None:

@@ -21,7 +21,6 @@ from ctr_pipeline.distributed.rpc.endpoint import reachable_address
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
 from ctr_pipeline.interruption import EXIT_TERMINATED, counting_sigterm
 from ctr_pipeline.machine import available_cores
-from ctr_pipeline.pipeline.job.replicas import ROW_SERVERS, find_rendezvous
 from ctr_pipeline.pipeline.model.embedding_rows import (
     build_store,
     memory_limit_of,
@@ -29,6 +28,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
     table_specs,
 )
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_places import find_rendezvous
 from ctr_pipeline.pipeline.stages.encode import load_counts
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan, load_plan
 
@@ -133,4 +133,4 @@ def _address_of(run: RunFolder, index: int) -> str:
 
 
 def _address_file(run: RunFolder, index: int) -> Path:
-    return run.replicas / ROW_SERVERS / str(index)
+    return run.row_servers / str(index)

@@ -17,8 +17,8 @@ from ctr_pipeline.pipeline.model.trained_model import (
     require_same_rows,
     sorting_folder,
 )
+from ctr_pipeline.pipeline.refit import load_refit
 from ctr_pipeline.pipeline.run_folder import RunFolder
-from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints

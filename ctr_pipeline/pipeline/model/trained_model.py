@@ -13,7 +13,6 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.errors import CheckpointError
-from ctr_pipeline.pipeline.job.score_files import ScoreFiles
 from ctr_pipeline.pipeline.model.embedding_rows import (
     ReadableRows,
     TrainedRows,
@@ -21,6 +20,7 @@ from ctr_pipeline.pipeline.model.embedding_rows import (
 )
 from ctr_pipeline.pipeline.model.ensemble import TrainedMember, num_rows_made
 from ctr_pipeline.pipeline.model.parameters import Parameters, build_parameters
+from ctr_pipeline.pipeline.model.score_files import ScoreFiles
 from ctr_pipeline.pipeline.resources import thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.encode import ColumnEncoder

@@ -33,6 +33,7 @@ from ctr_pipeline.errors import ConfigError, DataError
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.kernels.numbers import LARGEST_SCALED
 from ctr_pipeline.pipeline.context import RunContext
+from ctr_pipeline.pipeline.feature_file import save_features
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.stages.columns import (
     FeatureColumns,
@@ -42,7 +43,6 @@ from ctr_pipeline.pipeline.stages.columns import (
     no_feature,
     sequences_in,
 )
-from ctr_pipeline.pipeline.stages.feature_file import save_features
 from ctr_pipeline.pipeline.stages.header import inspect_named
 from ctr_pipeline.pipeline.stages.plan_view import describe_decisions
 from ctr_pipeline.pipeline.stages.statistics_engines.choosing import (

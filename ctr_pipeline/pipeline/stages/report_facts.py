@@ -14,9 +14,9 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.errors import RunFolderError
+from ctr_pipeline.pipeline.feature_file import load_features
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, load_sessions, total_seconds
-from ctr_pipeline.pipeline.stages.feature_file import load_features
 from ctr_pipeline.pipeline.stages.plan_view import describe_plan
 from ctr_pipeline.preprocessing.plan import load_plan
 from ctr_pipeline.reporting import data as page

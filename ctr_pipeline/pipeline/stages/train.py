@@ -26,10 +26,10 @@ from ctr_pipeline.pipeline.model.trained_model import (
     initial_parameters,
     require_same_rows,
 )
+from ctr_pipeline.pipeline.refit import best_epoch, discard_refit, find_refit
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.encode import Encoding, new_counter
-from ctr_pipeline.pipeline.stages.refit import best_epoch, discard_refit, find_refit
 from ctr_pipeline.pipeline.stages.resumption import claim_to_train, newest_step
 from ctr_pipeline.pipeline.stages.warm_start import WarmStart
 from ctr_pipeline.pipeline.stages.warm_start_parameters import fill_from_earlier

@@ -26,10 +26,10 @@ from ctr_pipeline.errors import (
     RunFolderError,
 )
 from ctr_pipeline.features import FeatureSpec
+from ctr_pipeline.pipeline.feature_file import load_features, save_features
+from ctr_pipeline.pipeline.refit import load_refit
 from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 from ctr_pipeline.pipeline.stages.columns import FeatureColumns
-from ctr_pipeline.pipeline.stages.feature_file import load_features, save_features
-from ctr_pipeline.pipeline.stages.refit import load_refit
 from ctr_pipeline.preprocessing.plan import PLAN_FILE, PreprocessingPlan, load_plan
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.storage.opening import address_of

@@ -7,10 +7,9 @@ import pyarrow as pa
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
-from ctr_pipeline.dataset.formats.maxcompute.reading import read_head
+from ctr_pipeline.dataset.formats.maxcompute.reading import MaxComputeTable, read_head
 from ctr_pipeline.dataset.formats.maxcompute.selected import select_into_table
 from ctr_pipeline.dataset.formats.maxcompute.selection import has_text
-from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
 from ctr_pipeline.dataset.formats.maxcompute.table import (
     HashRange,
     TableAddress,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ctr_pipeline.analysis.engine_protocol import AcceptLabels
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.dataset.formats.maxcompute.source import MaxComputeTable
+from ctr_pipeline.dataset.formats.maxcompute.reading import MaxComputeTable
 from ctr_pipeline.dataset.key_values import as_kept
 from ctr_pipeline.dataset.source import Source
 from ctr_pipeline.dataset.splits import SPLITS
