@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import io
 import threading
@@ -333,7 +334,9 @@ class Web(BaseHTTPRequestHandler):
             self.send_header("Accept-Ranges", "bytes")
         self.end_headers()
         if with_body:
-            self.wfile.write(part)
+            # Who is refused a range reads no further.
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(part)
 
     def log_message(self, *_arguments):
         pass
