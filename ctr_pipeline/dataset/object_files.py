@@ -85,26 +85,21 @@ class ObjectFile:
         try:
             found = self.store.stat(self.key)
         except ObjectMissingError as error:
-            raise DataError(
-                "cannot be found any more",
-                place=self.address,
-                remedy="Leave data files in place while they are read, and run again",
-            ) from error
+            raise self._gone() from error
         return self.address, found.num_bytes, f"version {found.version}"
 
     def open(self) -> io.BufferedReader:
         """Its bytes, to be read once from the start or at any place.
 
         Raises:
-            DataError: It changed since it was found.
+            DataError: It is gone, or changed since it was found.
             StorageError: It cannot be read. Reading raises `ObjectChangedError` if it is written
                 again meanwhile.
         """
         try:
             stream = open_ranges(self.store, self.key)
-        except ObjectMissingError:
-            self.state()
-            raise
+        except ObjectMissingError as error:
+            raise self._gone() from error
         if stream.seek(0, io.SEEK_END) != self.size_bytes:
             stream.close()
             raise DataError(
@@ -114,6 +109,13 @@ class ObjectFile:
             )
         stream.seek(0)
         return stream
+
+    def _gone(self) -> DataError:
+        return DataError(
+            "cannot be found any more",
+            place=self.address,
+            remedy="Leave data files in place while they are read, and run again",
+        )
 
 
 def names_object(text: str) -> bool:

@@ -44,11 +44,6 @@ class _Ranges(io.RawIOBase):
         self._num_in_order = 0
         self._pool: ThreadPoolExecutor | None = None
 
-    @property
-    def num_bytes(self) -> int:
-        """When it was opened."""
-        return self._num_bytes
-
     def readable(self) -> bool:
         return True
 
@@ -68,7 +63,7 @@ class _Ranges(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         if not len(view) or self._place >= self._num_bytes:
             return 0
-        start, data = self._range_at(self._place, len(view))
+        start, data = self._range_at(self._place, min(len(view), READ_AHEAD_BYTES))
         part = memoryview(data)[self._place - start :][: len(view)]
         view[: len(part)] = part
         self._place += len(part)
@@ -76,15 +71,13 @@ class _Ranges(io.RawIOBase):
 
     def readall(self) -> bytes:
         """The rest in one request, where the standard library asks for 8 KiB each time."""
-        if self._place >= self._num_bytes:
+        place, self._place = self._place, max(self._place, self._num_bytes)
+        if place >= self._num_bytes:
             return b""
-        start, data = self._range_at(self._place, self._num_bytes)
-        rest = data[self._place - start :]
-        self._place += len(rest)
-        if self._place < self._num_bytes:
-            rest += self._read(self._place, self._num_bytes - self._place)
-            self._place = self._num_bytes
-        return rest
+        if self._num_bytes > READ_AHEAD_BYTES:
+            # It may be of any size, and is not kept.
+            return self._read(place, self._num_bytes - place)
+        return self._range_at(place, self._num_bytes - place)[1][place:]
 
     def close(self) -> None:
         """Waits for no range that is on its way."""

@@ -92,6 +92,17 @@ def test_the_rest_of_an_object_is_one_request(storage, asked, monkeypatch):
     assert asked == [(6, 65_530)]
 
 
+def test_a_long_read_is_made_of_ranges_that_bound_what_is_kept(storage, asked, monkeypatch):
+    monkeypatch.setattr(ranged_reading, "READ_AHEAD_BYTES", 1000)
+    monkeypatch.setattr(ranged_reading, "JUMP_BYTES", 100)
+    monkeypatch.setattr(ranged_reading, "BUFFER_BYTES", 64)
+    content = bytes(range(256)) * 256
+    storage.write("one", content)
+    with ranged_reading.open_ranges(storage, "one") as file:
+        assert file.read(50_000) == content[:50_000]
+    assert max(num_bytes for _, num_bytes in asked) <= 1000
+
+
 def test_a_small_object_is_one_request_however_it_is_read(storage, asked):
     content = bytes(range(256)) * 256
     storage.write("one", content)

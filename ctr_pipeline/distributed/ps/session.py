@@ -23,7 +23,6 @@ from ctr_pipeline.distributed.rpc.master_calls import MasterCalls, MasterLink
 from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
-_DEADLINE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 1.0
 _ROUND_SECONDS = 0.25
 """Between heartbeats while a round waits, for a worker that may be gone, or for a cut to leave."""

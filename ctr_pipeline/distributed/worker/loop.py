@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,6 @@ _FLUSH_SECONDS = 10.0
 _SPEED_SECONDS = 5.0
 
 Floats = NDArray[np.float32]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

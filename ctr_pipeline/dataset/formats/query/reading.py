@@ -22,7 +22,6 @@ from ctr_pipeline.dataset.columns import ReadingPlan
 from ctr_pipeline.dataset.data_files import DataFile, size_of, state_of
 from ctr_pipeline.dataset.formats.query.csv_types import NOT_WHOLE, type_csv
 from ctr_pipeline.dataset.limits import check_num_columns, check_values
-from ctr_pipeline.dataset.object_files import find_objects
 from ctr_pipeline.dataset.source import WHOLE, Block, Range
 from ctr_pipeline.dataset.statement import Query, check_names
 from ctr_pipeline.errors import DataError
@@ -176,6 +175,8 @@ def describe(query: Query, attached: Mapping[str, Path]) -> QueryRows:
             their own.
     """
     with _opened(query, attached) as connection:
+        # First: what DuckDB would say of an object that cannot be read is a traceback.
+        files = _files_of(query, attached)
         typed = type_csv(
             query.text,
             lambda text, values: connection.execute(text, values).fetchall()[0][0],
@@ -188,7 +189,7 @@ def describe(query: Query, attached: Mapping[str, Path]) -> QueryRows:
         check_names(query, names)
         check_num_columns(len(names), query)
         schema = rows.limit(0).to_arrow_reader(1).schema
-    return QueryRows(query, schema, attached, _files_of(query, attached), typed)
+    return QueryRows(query, schema, attached, files, typed)
 
 
 def _files_of(query: Query, attached: Mapping[str, Path]) -> tuple[DataFile, ...]:
@@ -217,8 +218,6 @@ def _opened(query: Query, attached: Mapping[str, Path]) -> Iterator[duckdb.DuckD
             for name, file in (query.databases() | {**attached}).items():
                 connection.execute(_attach(name, file))
             for address in query.objects():
-                # What DuckDB would say of an object that cannot be read is a traceback.
-                find_objects(address, query.key)
                 connection.register_filesystem(open_object_filesystem(address))
             yield connection
         except (duckdb.Error, pa.ArrowException, OSError) as error:

@@ -29,8 +29,8 @@ class ForkedWorkers:
     """Asks the fork server for workers; whoever it does not fork is spawned instead.
 
     Args:
-        commands: Command lines.
-        environment: Of all processes.
+        context: Has the command lines.
+        environment: Variables that all processes get.
         processes: The processes.
         selector: Told of what the fork server answers.
         spawn_instead: Starts a worker without the fork server.

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from ctr_pipeline.distributed.coordination.exit_codes import format_exit
 from ctr_pipeline.distributed.coordination.launching import (
@@ -41,10 +41,6 @@ from ctr_pipeline.distributed.launchers.restarts import KeptRunning
 
 _LOGGER = logging.getLogger(__name__)
 _EXIT_NOT_STARTED = 70
-
-T = TypeVar("T")
-
-
 _MASTER = ("master", 0)
 
 

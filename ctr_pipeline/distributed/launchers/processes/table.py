@@ -60,7 +60,7 @@ class ProcessTable:
 
     Args:
         logs_folder: Where what they write goes.
-        environment: Of all of them.
+        environment: Variables that all of them get.
         selector: Told of what they write, and of their ends.
         spawn: Starts a process; see `spawning.spawn`.
         watch: Watches a process for its end.
