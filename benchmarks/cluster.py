@@ -9,6 +9,9 @@ there are.
     export PYTHONPATH=tests/cluster
     python benchmarks/cluster.py --turns 3
     python benchmarks/cluster.py --fault evicted drained --role ps
+    python benchmarks/cluster.py --rows 400000 --role master
+
+Workers go on without the driver until the end of an epoch; `--rows` says how far that is.
 """
 
 import argparse
@@ -38,7 +41,6 @@ from ctr_pipeline.distributed.coordination.messages import Role
 _CONFIG = Path(__file__).parents[1] / "configs" / "criteo_elastic.yaml"
 _ENDLESS = 1_000
 """Epochs of a job that is deleted when all is measured."""
-_ROWS = 40_000
 _START_SECONDS = 300.0
 _STATUS_LETTERS = 72
 _DRIVER_FAULTS = 3
@@ -53,6 +55,7 @@ _COLUMNS = {
     "may_run_seconds": "until another may run, s",
     "back_seconds": "then until it is back, s",
     "pause_seconds": "longest pause, s",
+    "speed_share": "speed until then, of the usual",
     "repeated": "records again",
     "others": "others restarted",
 }
@@ -176,6 +179,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="One turn.")
     parser.add_argument("--fault", nargs="+", choices=FAULTS, default=(), help="Only these.")
     parser.add_argument("--role", nargs="+", choices=("worker", "ps", "master"), default=())
+    parser.add_argument("--rows", type=int, default=40_000, help="Of the job; four of five train.")
     parser.add_argument("--list", action="store_true", help="Print the faults and end.")
     parser.add_argument("--cluster", help=f"One that runs and has the image {CTRPIPE_IMAGE}.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
@@ -189,7 +193,9 @@ def main() -> None:
     machine = describe_machine()
     figures = Figures()
     with contextlib.ExitStack() as stack:
-        cluster, rows = stack.enter_context(cluster_with_rows(arguments.cluster, _ROWS, nodes=2))
+        cluster, rows = stack.enter_context(
+            cluster_with_rows(arguments.cluster, arguments.rows, nodes=2)
+        )
         try:
             jobs = divide(cases) * (1 if arguments.quick else arguments.turns)
             for number, of_job in enumerate(jobs):
@@ -218,7 +224,7 @@ def publish(figures: Figures, machine: Mapping[str, Any], path: Path | None) -> 
         told = [one.told for one in recoveries]
         results[case] = {**spreads, "status": told}
         words = textwrap.shorten(told[0], _STATUS_LETTERS, placeholder=" …")
-        table.append([case, *(spread.show(1) for spread in spreads.values()), words])
+        table.append([case, *(spread.show(2) for spread in spreads.values()), words])
     print_table(["pods: fault", *_COLUMNS.values(), "status"], table)
     write_results(path, benchmark="cluster", machine=machine, results=results)
 

@@ -70,6 +70,7 @@ class Recovery:
         back_seconds: From then until the last one was in its place; the master is once steps run.
         pause_seconds: Longest pause between counts of records; of a fault that keeps pods from
             running, after its end.
+        speed_share: Records counted until then, by those that the usual speed would have brought.
         repeated: Records computed again.
         others: Members started again that were not hit.
         told: What `status` said of it.
@@ -78,6 +79,7 @@ class Recovery:
     may_run_seconds: float
     back_seconds: float
     pause_seconds: float
+    speed_share: float
     repeated: int
     others: int
     told: str
@@ -288,7 +290,7 @@ def undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
 def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
     are_next = [run.watch_for_next(role) for role in roles]
-    before, repeated = run.incarnations(), run.now.records.repeated
+    before, records, speed = run.incarnations(), run.now.records, run.now.samples_per_second
     began, began_at = time.monotonic(), time.time()
 
     def are_back() -> bool:
@@ -307,6 +309,7 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         since = time.monotonic()
         run.wait_for(what, are_back, _RECOVERY_SECONDS)
         back = time.monotonic()
+    counted = run.now.records.trained - records.trained
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
     pauses = run.progress_seconds(since, time.monotonic())
     if not (told := told or what_is_told()):
@@ -319,7 +322,8 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         may_run_seconds=may_run - began,
         back_seconds=max(back - may_run, 0.0),
         pause_seconds=pauses[0] if pauses else 0.0,
-        repeated=run.now.records.repeated - repeated,
+        speed_share=counted / max(speed * (back - began), 1.0),
+        repeated=run.now.records.repeated - records.repeated,
         others=sum(now.get(name) != before[name] for name in before.keys() - hit),
         told=told,
     )

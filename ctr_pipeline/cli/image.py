@@ -58,6 +58,10 @@ def image(
             show_default=False,
         ),
     ] = None,
+    push: Annotated[
+        bool,
+        typer.Option("--push", help="Push it to the registry that its name begins with, too."),
+    ] = False,
     only_print: Annotated[
         bool, typer.Option("--print", help="Print the Dockerfile and the command, build nothing.")
     ] = False,
@@ -69,7 +73,7 @@ def image(
 
     For example:
 
-    ctrpipe image --tag registry.example.com/ctrpipe:1
+    ctrpipe image --tag registry.example.com/ctrpipe:1 --push
 
     ctrpipe image --base mirror.example.com/python:3.11-slim --pip-config /etc/pip.conf
 
@@ -78,6 +82,8 @@ def image(
     from ctr_pipeline.apps.image import building
 
     build = building.ImageBuild(tag, base, pip_config, options or ())
+    if push:
+        building.require_registry(tag)
     if folder is not None:
         building.write_context(folder)
         shown = shlex.join(build.command(engine or Engine.DOCKER, folder))
@@ -96,6 +102,10 @@ def image(
         building.write_context(made)
         session.progress.log(f"Building {tag} by {chosen}: minutes, and some GB for packages")
         building.build_image(build, chosen, made)
+    if push:
+        building.push_image(tag, chosen)
+        typer.echo(f"Built and pushed {tag}. Next: set kubernetes.image: {tag}")
+        return
     typer.echo(
         f"Built {tag}. Next: push it where the cluster pulls from, or load it into a test cluster,"
         f" and set kubernetes.image: {tag}"

@@ -177,11 +177,11 @@ class Supervision(Section):
         "the grace period of its pod.",
     )
     work_ahead_seconds: Annotated[float, SERVERS_ONLY] = Field(
-        default=5.0,
+        default=60.0,
         gt=0,
         le=3600,
-        description="Tasks that a worker holds at a time last so long, so that it can go on while "
-        "the master is away.",
+        description="Tasks that a worker holds at a time last so long, as far as the epoch has "
+        "so many, so that it can go on while the master is away.",
     )
     max_task_failures: Annotated[int, SERVERS_ONLY] = Field(
         default=3,

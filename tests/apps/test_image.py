@@ -112,6 +112,20 @@ def test_the_first_program_that_works_builds(programs, tmp_path, capfd):
     assert "Dockerfile" in lines
     assert not Path(lines[1].split()[-1]).exists()
     assert "kubernetes.image: clicks:1" in capfd.readouterr().out
+    assert main(["image", "--tag", "registry:5000/clicks:1", "--push"]) == 0
+    assert said.read_text().splitlines()[-1] == "push registry:5000/clicks:1"
+    assert "Built and pushed registry:5000/clicks:1" in capfd.readouterr().out
+
+
+def test_an_image_is_pushed_to_a_registry_that_it_names_and_that_takes_it(programs, capfd):
+    programs("podman", '[ "$1" != push ]')
+    for tag in ("clicks:1", "ads/clicks:1"):
+        assert main(["image", "--tag", tag, "--push"]) == 1
+        assert f"'{tag}' names no registry" in " ".join(capfd.readouterr().err.split())
+    assert main(["image", "--tag", "registry.example.com/clicks:1", "--push"]) == 1
+    error = " ".join(capfd.readouterr().err.split())
+    assert "'podman' built 'registry.example.com/clicks:1' and could not push it" in error
+    assert "podman login registry.example.com" in error
 
 
 def test_a_build_that_fails_says_which_program_to_read(programs, capfd):

@@ -4,8 +4,8 @@ import pytest
 from followed_jobs import Told, member, view
 
 from ctr_pipeline.distributed.coordination.news import NewsLine
-from ctr_pipeline.distributed.master.status import JobEvent
-from ctr_pipeline.pipeline.job.progress_view import JobProgress, collect_news
+from ctr_pipeline.distributed.master.status import CheckpointStatus, JobEvent
+from ctr_pipeline.pipeline.job.progress_view import JobProgress, NewsCollector
 from ctr_pipeline.training.history import EpochRecord
 
 RECORD = EpochRecord(0, 10, 0.5, 0.49, 0.71, 1.0, 1.0, 1000, 2.0)
@@ -72,13 +72,45 @@ def test_a_launcher_is_told_what_is_new():
     new = JobEvent(2.0, "worker 0 was killed", "another one is started", 1.26, "member")
     workers = (member("worker"), member("worker", 1, state="pending"))
     found = view(trained=600, events=(old, new), members=workers)
-    news = collect_news(found, after=1.0, now=100.0)
+    collector = NewsCollector(after=1.0)
+    news = collector.collect(found, 100.0)
     assert news.lines == (
         NewsLine(2.0, "member", "Worker 0 was killed: another one is started (1.3 s)"),
     )
     assert news.num_workers == 1
     assert news.fraction == 600 / found.records.total
-    assert collect_news(view("finished"), after=1.0, now=100.0).phase == "trained"
+    assert collector.collect(found, 101.0).lines == ()
+    assert collector.collect(view("finished"), 102.0).phase == "trained"
+
+
+def test_a_launcher_is_told_of_each_checkpoint_and_of_what_members_wait_for_once():
+    quota = "it waits for quota in the queue 'ads'"
+    first, second = (
+        "no node can take it: 0/2 nodes are available",
+        "no node can take it: 0/3 nodes are available",
+    )
+    collector = NewsCollector(after=0.0)
+
+    def told(number, *waits):
+        checkpoint = CheckpointStatus(number=number, step=1000 * number, age_seconds=3.0, best=0)
+        members = (
+            replace(member("worker", index, state="pending"), waits_for=why)
+            for index, why in enumerate(waits)
+        )
+        found = view(members=tuple(members))
+        news = collector.collect(replace(found, checkpoint=checkpoint), 100.0)
+        return [(line.time, line.text) for line in news.lines]
+
+    # Whoever led the job before has told of it.
+    assert told(4, "it is being started") == []
+    assert told(5, quota, quota) == [
+        (97.0, "Checkpoint 5 holds 5,000 steps"),
+        (100.0, f"worker-0 does not run yet: {quota}"),
+    ]
+    assert told(5, quota, first) == [(100.0, f"worker-1 does not run yet: {first}")]
+    assert told(5, quota, second) == []
+    assert told(5, "", second) == []
+    assert told(5, quota) == [(100.0, f"worker-0 does not run yet: {quota}")]
 
 
 def test_every_member_has_a_line():

@@ -94,9 +94,8 @@ def build_image(build: ImageBuild, engine: str, context: Path) -> None:
     Raises:
         CtrPipelineError: The program is not there, or failed.
     """
-    command = build.command(engine, context)
     try:
-        code = subprocess.run(command, check=False).returncode  # noqa: S603  as the user says
+        code = _run(build.command(engine, context))
     except OSError as error:
         raise CtrPipelineError(
             f"'{engine}' cannot be started: {error.strerror}", remedy=_how_without(build)
@@ -106,6 +105,35 @@ def build_image(build: ImageBuild, engine: str, context: Path) -> None:
             f"'{engine}' could not build the image: it ended with {code}",
             remedy="Its last lines say why",
         )
+
+
+def push_image(tag: str, engine: str) -> None:
+    """Pushes an image that was built to the registry that its name begins with.
+
+    Raises:
+        CtrPipelineError: The program failed, as where it is not logged in.
+    """
+    if (code := _run([engine, "push", tag])) != 0:
+        host = tag.partition("/")[0]
+        raise CtrPipelineError(
+            f"'{engine}' built '{tag}' and could not push it: it ended with {code}",
+            remedy=f"Its last lines say why; '{engine} login {host}' gives it an account there, "
+            f"and '{engine} push {tag}' tries again",
+        )
+
+
+def require_registry(tag: str) -> None:
+    """Raises CtrPipelineError if the name of an image does not begin with a registry."""
+    host, slash, _ = tag.partition("/")
+    if not slash or not ({".", ":"} & set(host) or host == "localhost"):
+        raise CtrPipelineError(
+            f"'{tag}' names no registry to push to",
+            remedy=f"Give it one, as in --tag registry.example.com/{tag}",
+        )
+
+
+def _run(command: Sequence[str]) -> int:
+    return subprocess.run(command, check=False).returncode  # noqa: S603  as the user says
 
 
 def no_engine(build: ImageBuild) -> CtrPipelineError:

@@ -124,6 +124,7 @@ class ProcessState:
             it runs.
         remedy: What the launcher changes when it is started again, so that it does not end like
             this once more, a clause for a person; empty if nothing.
+        advice: What its user may change where the launcher changes nothing, a clause.
     """
 
     role: Role
@@ -137,6 +138,7 @@ class ProcessState:
     restarts: int
     waits_for: str = ""
     remedy: str = ""
+    advice: str = ""
 
 
 class MemberControl(Protocol):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Topic = Literal["job", "member", "recovery", "scaling", "checkpoint"]
-"""What a line of the event log is about."""
+Topic = Literal["job", "member", "recovery", "scaling", "checkpoint", "cut", "waiting"]
+"""What a line is about; `cut` and `waiting` are in no event log: others show them."""
 
 
 @dataclass(frozen=True)

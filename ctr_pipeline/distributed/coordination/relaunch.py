@@ -60,7 +60,13 @@ def start_again_seconds(refusals_in_row: int) -> float:
 
 
 def explain_end(
-    reason: ExitReason, exit_code: int | None, *, member: str, rss_bytes: int, remedy: str = ""
+    reason: ExitReason,
+    exit_code: int | None,
+    *,
+    member: str,
+    rss_bytes: int,
+    remedy: str = "",
+    advice: str = "",
 ) -> str:
     """One sentence on the end of a member, with a remedy where there is one.
 
@@ -70,11 +76,13 @@ def explain_end(
         member: Its name, such as `worker-0`.
         rss_bytes: Resident memory that it last reported; 0 if none.
         remedy: As the launcher reports it.
+        advice: As the launcher reports it.
     """
     if reason == "out_of_memory":
         seen = f" (it last held {rss_bytes / 2**30:.1f} GiB)" if rss_bytes else ""
-        advice = ": give it more, or set a smaller train.batch_size"
-        return f"{member} ran out of memory{seen}" + (f"; {remedy}" if remedy else advice)
+        what = f"{member} ran out of memory{seen}"
+        advice = advice or "give it more, or set a smaller train.batch_size"
+        return f"{what}; {remedy}" if remedy else f"{what}: {advice}"
     if reason == "completed":
         return f"{member} ended without being asked to"
     ending = "" if exit_code is None else format_exit(exit_code)

@@ -31,7 +31,7 @@ _LEASE_WAIT_SECONDS = 2.5
 _LONGEST_PAUSE_SECONDS = 2.0
 _FEWEST_TASKS = 2
 """One to work on, one to read ahead."""
-_MOST_TASKS = 16
+_MOST_TASKS = 64
 
 
 class MasterTalk:
@@ -72,7 +72,7 @@ class MasterTalk:
         )
         self._registered = False
         self._heartbeat_seconds = self._news_seconds = _ASK_AGAIN_SECONDS
-        self._work_ahead_seconds = 5.0
+        self._work_ahead_seconds = 0.0
         self._heartbeat_at = 0.0
         """When the last one was sent."""
         self._asked: Pending[LeaseReply] | None = None

@@ -18,7 +18,7 @@ from ctr_pipeline.pipeline.job.control import (
     ask_master,
     read_status,
 )
-from ctr_pipeline.pipeline.job.progress_view import JobProgress, collect_news
+from ctr_pipeline.pipeline.job.progress_view import JobProgress, NewsCollector
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import Progress
 
@@ -52,7 +52,7 @@ def follow_job(
     """
     job, stop_until = Job(run.path), None
     # What was told before this process began stands where it was told.
-    published = time.time()
+    news = NewsCollector(after=time.time())
     told: JobView | None = None
     with interruption.deferred(), JobProgress(progress) as shown, MasterConnection(job) as master:
         while True:
@@ -78,8 +78,7 @@ def follow_job(
                     raise _failed(reason, failure, run, resumable=resumable) from None
             if view is not None:
                 shown.show(view)
-                launcher.publish(collect_news(view, after=published, now=time.time()))
-                published = max([published, *(event.time for event in view.events)])
+                launcher.publish(news.collect(view, time.time()))
                 told = view if view.answering else told
                 if view.state == "finished":
                     _await_master(launcher)

@@ -10,6 +10,8 @@ from ctr_pipeline.progress import Progress, ProgressTask
 
 _MEBIBYTE = 2**20
 _TRAINING_STATES = frozenset({"training", "checkpointing"})
+_SOON_OVER = frozenset({"it is being started", "it waits for a node"})
+"""What every pod waits for, for a moment."""
 _STATE_MESSAGES = {
     "waiting": "Starting parameter servers and workers",
     "restoring": "Parameter servers load the last checkpoint",
@@ -115,29 +117,69 @@ class JobProgress:
             self._task = None
 
 
-def collect_news(view: JobView, *, after: float, now: float) -> JobNews:
-    """What a launcher publishes of a job.
+class NewsCollector:
+    """What a launcher publishes of a job, each line once.
 
     Args:
-        after: Unix time in seconds; lines of the event log since then are new.
-        now: Unix time, seconds.
+        after: Unix time in seconds; lines of the event log until then are known.
     """
-    records = view.records
-    counted = (records.trained + records.dropped) / max(1, records.total)
-    workers = [one for one in view.members if one.role == "worker" and one.state == "running"]
-    return JobNews(
-        phase="trained" if view.state == "finished" else view.state,
-        fraction=1.0 if view.state == "finished" else counted,
-        num_workers=len(workers),
-        samples_per_second=view.samples_per_second,
-        auc=view.auc,
-        checkpoint_at=None if view.checkpoint is None else now - view.checkpoint.age_seconds,
-        lines=tuple(
+
+    def __init__(self, after: float) -> None:
+        self._after = after
+        self._checkpoint: int | None = None
+        """The newest one, once a view was seen; 0: none."""
+        self._waiting: set[tuple[str, str]] = set()
+        """Roles of which members wait, and what for."""
+
+    def collect(self, view: JobView, now: float) -> JobNews:
+        """The news of a view.
+
+        Args:
+            now: Unix time, seconds.
+        """
+        records = view.records
+        counted = (records.trained + records.dropped) / max(1, records.total)
+        workers = [one for one in view.members if one.role == "worker" and one.state == "running"]
+        taken = None if view.checkpoint is None else now - view.checkpoint.age_seconds
+        lines = [
             NewsLine(event.time, event.topic, event.sentence)
             for event in view.events
-            if event.time > after
-        ),
-    )
+            if event.time > self._after
+        ]
+        self._after = max([self._after, *(event.time for event in view.events)])
+        lines += self._lines_of_checkpoint(view, taken)
+        if view.answering:
+            lines += self._lines_of_waiting(view, now)
+        return JobNews(
+            phase="trained" if view.state == "finished" else view.state,
+            fraction=1.0 if view.state == "finished" else counted,
+            num_workers=len(workers),
+            samples_per_second=view.samples_per_second,
+            auc=view.auc,
+            checkpoint_at=taken,
+            lines=tuple(lines),
+        )
+
+    def _lines_of_checkpoint(self, view: JobView, taken: float | None) -> list[NewsLine]:
+        found, known = view.checkpoint, self._checkpoint
+        self._checkpoint = 0 if found is None else found.number
+        if found is None or taken is None or known is None or known == found.number:
+            return []
+        return [NewsLine(taken, "cut", f"Checkpoint {found.number} holds {found.step:,} steps")]
+
+    def _lines_of_waiting(self, view: JobView, now: float) -> list[NewsLine]:
+        """Of each role and each reason, the first member that waits for it."""
+        first: dict[tuple[str, str], MemberStatus] = {}
+        for member in view.members:
+            if member.waits_for and member.waits_for not in _SOON_OVER:
+                # What comes after the colon changes while it waits.
+                first.setdefault((member.role, member.waits_for.partition(":")[0]), member)
+        new = [member for key, member in first.items() if key not in self._waiting]
+        self._waiting = {*first}
+        return [
+            NewsLine(now, "waiting", f"{member.name} does not run yet: {member.waits_for}")
+            for member in new
+        ]
 
 
 def describe_member(member: MemberStatus) -> str:

@@ -51,6 +51,9 @@ def test_out_of_memory_names_the_size_and_the_remedy():
     remedy = "its next pod may use 3Gi"
     text = explain_end("out_of_memory", 137, member="ps 1", rss_bytes=0, remedy=remedy)
     assert text == "ps 1 ran out of memory; its next pod may use 3Gi"
+    advice = "set kubernetes.workers.memory to 3Gi"
+    text = explain_end("out_of_memory", 137, member="worker 1", rss_bytes=0, advice=advice)
+    assert text == f"worker 1 ran out of memory: {advice}"
 
 
 @pytest.mark.parametrize(

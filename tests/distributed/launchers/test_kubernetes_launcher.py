@@ -348,8 +348,8 @@ def state(launcher):
 @pytest.mark.parametrize(
     ("had", "ran_out", "gets"),
     [
-        ("2Gi", True, "3072Mi"),
-        ("3072Mi", True, "4608Mi"),
+        ("2Gi", True, "3Gi"),
+        ("3Gi", True, "4608Mi"),
         ("4608Mi", True, "5Gi"),
         ("5Gi", True, "5Gi"),
         # Another end takes nothing back that was needed.
@@ -376,7 +376,7 @@ class TestLauncher:
         workers = WorkerPodConfig(memory="100Mi", max_memory="200Mi", patch=patch)
         options = KubernetesConfig(image="i", workers=workers)
         launcher, api = opened(options, worker="raise SystemExit(71)")
-        remedies = []
+        remedies, advice = [], ""
         for memory in ("100Mi", "150Mi", "200Mi", "200Mi"):
             launcher.start("worker", 0)
             wait_until(lambda: not state(launcher).running)
@@ -389,11 +389,15 @@ class TestLauncher:
             assert resources["requests"]["memory"] == resources["limits"]["memory"] == memory
             assert resources["limits"]["x"] == 1
             remedies.append(state(launcher).remedy)
+            assert bool(remedies[-1]) != bool(advice := state(launcher).advice)
         assert remedies == [
             *("its next pod may use 150Mi", "its next pod may use 200Mi"),
             # Nothing changes any more.
             *("", ""),
         ]
+        assert advice == (
+            "it may use 200Mi, as kubernetes.workers.max_memory says; set that to 300Mi or more"
+        )
 
     @pytest.mark.slow
     def test_without_a_most_every_pod_gets_the_same(self, opened):
@@ -404,6 +408,9 @@ class TestLauncher:
             (pod,) = [one for one in api.pods.values() if one["metadata"]["uid"] == newest(api)]
             assert pod["spec"]["containers"][0]["resources"]["limits"] == {"memory": "2Gi"}
         assert state(launcher).remedy == ""
+        assert state(launcher).advice == (
+            "it may use 2Gi, as kubernetes.parameter_servers.memory says; set that to 3Gi or more"
+        )
 
     @pytest.mark.parametrize(
         ("refusal", "error"),

@@ -52,15 +52,15 @@ def test_registers_for_ever_with_growing_pauses():
     assert len(master.wire.lines) == 21
 
 
-def test_holds_two_tasks_at_first_and_five_seconds_of_work_later():
+def test_holds_two_tasks_at_first_and_a_minute_of_work_later():
     master, clock, session = world(Lease=[tasks(leased(0), leased(1)), wait()])
     run_for(session, clock, 0.1)
     assert [request.num_tasks for request in master.sent["Lease"]] == [2]
     first = session.wait_task(0)
-    mark(session, first, finished=True, seconds=0.5)
+    mark(session, first, finished=True, seconds=4.0)
     run_for(session, clock, 0.1)
-    # Eleven tasks of half a second each are five seconds and one to work on; one is held.
-    assert master.sent["Lease"][-1].num_tasks == 10
+    # Sixteen tasks of four seconds each are a minute and one to work on; one is held.
+    assert master.sent["Lease"][-1].num_tasks == 15
 
 
 def test_a_lease_request_names_what_is_held():

@@ -100,6 +100,7 @@ def _end(state: JobState, member: MemberState, process: ProcessState) -> None:
         member=member.name,
         rss_bytes=member.stats.rss_bytes,
         remedy=process.remedy,
+        advice=process.advice,
     )
     is_wanted = state.is_wanted(member)
     if not is_wanted and _left_when_asked(process):

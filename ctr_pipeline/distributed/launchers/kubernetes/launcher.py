@@ -105,6 +105,11 @@ class _Member:
         """Whether somebody has deleted it, and it is there until its node confirms its end."""
         return "deletionTimestamp" in self.pod["metadata"]
 
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether that is how it ended."""
+        return self.end is not None and self.end.reason == "out_of_memory"
+
     def note_deletion(self, now: float) -> None:
         """Somebody has asked it to end, or has given it another time to do so."""
         metadata = self.pod["metadata"]
@@ -446,18 +451,29 @@ class KubernetesLauncher:
             restarts=member.restarts,
             waits_for=member.waits_for if end is None else "",
             remedy=self._remedy(member),
+            advice=self._advice(member),
         )
 
     def _next_memory(self, member: _Member) -> str | None:
         options = member_options(self._options, member.start.role)
-        ran_out = member.end is not None and member.end.reason == "out_of_memory"
-        return decide_memory(options, memory_of(member.pod), ran_out=ran_out)
+        return decide_memory(options, memory_of(member.pod), ran_out=member.ran_out_of_memory)
 
     def _remedy(self, member: _Member) -> str:
-        if member.end is None or member.end.reason != "out_of_memory":
+        if not member.ran_out_of_memory:
             return ""
         had, gets = memory_of(member.pod), self._next_memory(member)
         return "" if gets in {None, had} else f"its next pod may use {gets}"
+
+    def _advice(self, member: _Member) -> str:
+        """The key that limits the memory of its pods, and the size to set."""
+        had = memory_of(member.pod)
+        if not member.ran_out_of_memory or had is None or self._remedy(member):
+            return ""
+        options = member_options(self._options, member.start.role)
+        section = "parameter_servers" if member.start.role == "ps" else "workers"
+        key = f"kubernetes.{section}.{'memory' if options.max_memory is None else 'max_memory'}"
+        more = _format_memory(parse_quantity(had) * _MORE_MEMORY)
+        return f"it may use {had}, as {key} says; set that to {more} or more"
 
 
 def _lost_node(member: _Member) -> str | None:
@@ -482,5 +498,11 @@ def decide_memory(options: MemberPodConfig, had: str | None, *, ran_out: bool) -
     if wanted >= parse_quantity(options.max_memory):
         chosen = str(options.max_memory)
     else:
-        chosen = f"{wanted // 2**20}Mi" if ran_out else had
+        chosen = _format_memory(wanted) if ran_out else had
     return chosen if parse_quantity(chosen) > parse_quantity(options.memory) else None
+
+
+def _format_memory(num_bytes: Decimal) -> str:
+    """As Kubernetes takes it; parts of a mebibyte are left out."""
+    mebibytes = int(num_bytes // 2**20)
+    return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"

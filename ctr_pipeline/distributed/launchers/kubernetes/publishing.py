@@ -35,6 +35,8 @@ _REASONS: Mapping[Topic, tuple[str, str]] = {
     "recovery": ("Recovered", "Normal"),
     "scaling": ("Scaling", "Normal"),
     "checkpoint": ("Checkpoint", "Warning"),
+    "cut": ("Checkpoint", "Normal"),
+    "waiting": ("Waiting", "Normal"),
 }
 """Reason and type of the Events about a topic."""
 
