@@ -177,15 +177,16 @@ def judge_claim(
 
 def judge_image(image: str, policy: str) -> Check:
     """Whether the name of an image says which one is meant; only a node can say if it is there."""
+    pulls = "'ctrpipe check CONFIG --on-cluster' shows whether a node gets it"
     name = image.rpartition("/")[2]
     if "@sha256:" in image:
-        return Check("image", Verdict.WORKS, f"{image}, always the same one")
+        return Check("image", Verdict.WORKS, f"{image}, always the same one; {pulls}")
     _, _, tag = name.partition(":")
     if (not tag or tag == "latest") and policy == "IfNotPresent":
         remedy = "Give it a tag of its own, a digest, or image_pull_policy: Always"
         found = f"{image}: nodes may hold different images of this name"
         return Check("image", Verdict.PARTLY, found, remedy)
-    return Check("image", Verdict.WORKS, f"{image}, pulled {policy}")
+    return Check("image", Verdict.WORKS, f"{image}, pulled {policy}; {pulls}")
 
 
 def _check_rights(api: KubernetesApi) -> list[Check]:

@@ -15,7 +15,7 @@ from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Listed
 _LOGGER = logging.getLogger(__name__)
 _WATCH_SECONDS = 30
 _FIRST_PAUSE_SECONDS = 0.2
-_MOST_PAUSE_SECONDS = 5.0
+_MOST_PAUSE_SECONDS = 2.0
 
 
 class PodApi(Protocol):
