@@ -9,9 +9,10 @@ there are.
     export PYTHONPATH=tests/cluster
     python benchmarks/cluster.py --turns 3
     python benchmarks/cluster.py --fault evicted drained --role ps
-    python benchmarks/cluster.py --rows 400000 --role master
+    python benchmarks/cluster.py --rows 400000 --batch-size 16 --role master
 
-Workers go on without the driver until the end of an epoch; `--rows` says how far that is.
+Workers go on without the driver until the end of an epoch; the rows and the size of a batch say how
+far that is.
 """
 
 import argparse
@@ -112,7 +113,13 @@ class Figures:
 
 
 def measure(
-    cluster: Cluster, folder: Path, rows: Path, cases: Sequence[Case], figures: Figures
+    cluster: Cluster,
+    folder: Path,
+    rows: Path,
+    cases: Sequence[Case],
+    figures: Figures,
+    *,
+    batch_size: int,
 ) -> None:
     """One job from its submission to its deletion: its start, and what each fault costs.
 
@@ -120,6 +127,7 @@ def measure(
         OverdueError: Something did not happen in time, was lost, or was left behind.
     """
     config: dict[str, Any] = pod_config(load_config(_CONFIG, _ENDLESS))
+    config["train"]["batch_size"] = batch_size
     grows = {"max_memory": "4Gi"}
     pods = {
         role: {**keys, **(grows if role != "master" else {})} for role, keys in ANY_NODE.items()
@@ -180,6 +188,7 @@ def main() -> None:
     parser.add_argument("--fault", nargs="+", choices=FAULTS, default=(), help="Only these.")
     parser.add_argument("--role", nargs="+", choices=("worker", "ps", "master"), default=())
     parser.add_argument("--rows", type=int, default=40_000, help="Of the job; four of five train.")
+    parser.add_argument("--batch-size", type=int, default=128, help="Of the job.")
     parser.add_argument("--list", action="store_true", help="Print the faults and end.")
     parser.add_argument("--cluster", help=f"One that runs and has the image {CTRPIPE_IMAGE}.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
@@ -201,7 +210,7 @@ def main() -> None:
             for number, of_job in enumerate(jobs):
                 folder = rows.parent / f"faults-{os.getpid()}-{number}"
                 folder.mkdir()
-                measure(cluster, folder, rows, of_job, figures)
+                measure(cluster, folder, rows, of_job, figures, batch_size=arguments.batch_size)
         except (ClusterError, CommandError, MissedError, OverdueError) as error:
             figures.problems.append(str(error))
     print_machine(machine)

@@ -20,6 +20,7 @@ from ctr_pipeline.distributed.coordination.messages import Role
 
 FIRST_NODE, SECOND_NODE = "node0", "node1"
 _RECOVERY_SECONDS = 240.0
+_SPEED_SECONDS = 5.0
 _BY_FORCE = ("--grace-period=0", "--force")
 _FILL_MEMORY = """
 import os, signal, time
@@ -70,7 +71,8 @@ class Recovery:
         back_seconds: From then until the last one was in its place; the master is once steps run.
         pause_seconds: Longest pause between counts of records; of a fault that keeps pods from
             running, after its end.
-        speed_share: Records counted until then, by those that the usual speed would have brought.
+        speed_share: Records counted until then, by those that the speed after it would have
+            brought.
         repeated: Records computed again.
         others: Members started again that were not hit.
         told: What `status` said of it.
@@ -290,7 +292,7 @@ def undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
 def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
     are_next = [run.watch_for_next(role) for role in roles]
-    before, records, speed = run.incarnations(), run.now.records, run.now.samples_per_second
+    before, records = run.incarnations(), run.now.records
     began, began_at = time.monotonic(), time.time()
 
     def are_back() -> bool:
@@ -311,6 +313,7 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         back = time.monotonic()
     counted = run.now.records.trained - records.trained
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
+    speed = _measure_speed(run)
     pauses = run.progress_seconds(since, time.monotonic())
     if not (told := told or what_is_told()):
         raise OverdueError(f"{what}: status says {_say(run, roles, began_at)}")
@@ -327,6 +330,13 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         others=sum(now.get(name) != before[name] for name in before.keys() - hit),
         told=told,
     )
+
+
+def _measure_speed(run: PodRun) -> float:
+    """Records counted a second, while nothing happens to the job."""
+    since, counted = time.monotonic(), run.now.records.trained
+    time.sleep(_SPEED_SECONDS)
+    return (run.now.records.trained - counted) / (time.monotonic() - since)
 
 
 def _say(run: PodRun, roles: Sequence[Role], since: float) -> list[str]:
