@@ -21,6 +21,9 @@ from ctr_pipeline.distributed.coordination.messages import Role
 FIRST_NODE, SECOND_NODE = "node0", "node1"
 _RECOVERY_SECONDS = 240.0
 _SPEED_SECONDS = 5.0
+_REPORT_SECONDS = 3.0
+_LEASE_SECONDS = 10.0
+"""Time in which workers get as much work ahead as they are to hold."""
 _BY_FORCE = ("--grace-period=0", "--force")
 _FILL_MEMORY = """
 import os, signal, time
@@ -71,8 +74,8 @@ class Recovery:
         back_seconds: From then until the last one was in its place; the master is once steps run.
         pause_seconds: Longest pause between counts of records; of a fault that keeps pods from
             running, after its end.
-        speed_share: Records counted until then, by those that the speed after it would have
-            brought.
+        speed_share: Records counted until a moment later, by those that the speed after it would
+            have brought.
         repeated: Records computed again.
         others: Members started again that were not hit.
         told: What `status` said of it.
@@ -291,6 +294,8 @@ def undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
 
 def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
+    if "master" in roles:
+        time.sleep(_LEASE_SECONDS)
     are_next = [run.watch_for_next(role) for role in roles]
     before, records = run.incarnations(), run.now.records
     began, began_at = time.monotonic(), time.time()
@@ -311,8 +316,10 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         since = time.monotonic()
         run.wait_for(what, are_back, _RECOVERY_SECONDS)
         back = time.monotonic()
-    counted = run.now.records.trained - records.trained
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
+    # Members tell the next master of what they did meanwhile.
+    time.sleep(_REPORT_SECONDS)
+    counted, seconds = run.now.records.trained - records.trained, time.monotonic() - began
     speed = _measure_speed(run)
     pauses = run.progress_seconds(since, time.monotonic())
     if not (told := told or what_is_told()):
@@ -325,7 +332,7 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         may_run_seconds=may_run - began,
         back_seconds=max(back - may_run, 0.0),
         pause_seconds=pauses[0] if pauses else 0.0,
-        speed_share=counted / max(speed * (back - began), 1.0),
+        speed_share=counted / max(speed * seconds, 1.0),
         repeated=run.now.records.repeated - records.repeated,
         others=sum(now.get(name) != before[name] for name in before.keys() - hit),
         told=told,
