@@ -93,6 +93,39 @@ def counts_of_keys(tables: Sequence[IdCounts] | None, keys: Int64Array) -> Int64
     return counts
 
 
+class Admission:
+    """Which ids have rows: those that occur often enough in the training rows.
+
+    Args:
+        num_ids: Of each table.
+        admit_after: An id has a row only if it occurs at least so often.
+
+    Attributes:
+        counts: How often ids occur, of each table; None: nobody said.
+    """
+
+    def __init__(self, num_ids: Sequence[int], admit_after: int) -> None:
+        self._num_ids = list(num_ids)
+        self.admit_after = admit_after
+        self.counts: tuple[IdCounts, ...] | None = None
+
+    def set_counts(self, counts: Sequence[IdCounts]) -> None:
+        """Says how often ids occur; raises ValueError if that is of other tables."""
+        sizes = [one.num_ids for one in counts]
+        if sizes != self._num_ids:
+            raise ValueError(f"counts of tables of {sizes} ids do not fit the tables")
+        self.counts = tuple(counts)
+
+    def require_known(self) -> None:
+        """Raises ValueError if rows cannot be made before the counts are known."""
+        if self.admit_after > 1 and self.counts is None:
+            raise ValueError("which ids have rows cannot be known without training counts")
+
+    def counts_of(self, keys: Int64Array) -> Int64Array:
+        """See `counts_of_keys`."""
+        return counts_of_keys(self.counts, keys)
+
+
 def pack_counts(tables: Sequence[IdCounts]) -> Int64Array:
     """Counts of all tables as one array, for a file that can be mapped.
 

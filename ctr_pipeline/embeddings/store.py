@@ -11,7 +11,6 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -25,13 +24,13 @@ from ctr_pipeline.embeddings.arrays import (
     Int64Array,
     empty_aligned,
 )
-from ctr_pipeline.embeddings.counts import IdCounts, counts_of_keys
+from ctr_pipeline.embeddings.counts import Admission, IdCounts
 from ctr_pipeline.embeddings.layout import plan_layout
 from ctr_pipeline.embeddings.row_file import describe_rows, load_rows, save_rows
+from ctr_pipeline.embeddings.row_update import RowUpdate
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.spilling import MemoryLimit
 from ctr_pipeline.embeddings.unique import BatchPreparer, PreparedBatch
-from ctr_pipeline.kernels.compilation import read_only
 from ctr_pipeline.kernels.ranges import RangeRunner
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import ID_BITS, MAX_TABLES, TableSpec
@@ -101,8 +100,7 @@ class EmbeddingStore:
         self.seed = seed
         self._preparer = BatchPreparer(self.tables, field_tables)
         self._runner = RangeRunner(threads)
-        self._counts: tuple[IdCounts, ...] | None = None
-        self._admit_after = admit_after
+        self._admission = Admission([table.num_ids for table in tables], admit_after)
         self._rows = RowStorage(
             self.layout,
             sum(table.num_ids for table in tables),
@@ -141,7 +139,7 @@ class EmbeddingStore:
     @property
     def training_counts(self) -> tuple[IdCounts, ...] | None:
         """How often ids occur in the training rows, of each table; None: nobody said."""
-        return self._counts
+        return self._admission.counts
 
     def set_training_counts(self, counts: Sequence[IdCounts]) -> None:
         """Says how often ids occur in the training rows; for rows made from now on.
@@ -152,10 +150,7 @@ class EmbeddingStore:
         Raises:
             ValueError: They are of other tables.
         """
-        sizes = [one.num_ids for one in counts]
-        if sizes != [table.num_ids for table in self.tables]:
-            raise ValueError(f"counts of tables of {sizes} ids do not fit the tables")
-        self._counts = tuple(counts)
+        self._admission.set_counts(counts)
 
     def prepare(self, ids_BF: IdArray, num_valid: int) -> PreparedBatch:
         """Makes the ids of a batch unique; reads no rows, so it may run beside a step.
@@ -239,38 +234,14 @@ class EmbeddingStore:
             num_examples: Divisor of segments whose reduction is `mean`.
         """
         rows_U = _located(prepared)
-        if isinstance(gradients, tuple):
-            leading, trailing = (np.ascontiguousarray(part) for part in gradients)
-        else:
-            trailing = np.ascontiguousarray(gradients)
-            leading = np.empty((*prepared.shape, 0), np.float32)
-        num_leading = leading.shape[-1]
-        _check_values(leading, (*prepared.shape, num_leading), "gradients")
-        _check_values(trailing, (*prepared.shape, self.width - num_leading), "gradients")
-        leading_PA = leading.reshape(len(prepared.inverse_P), num_leading)
-        trailing_PB = trailing.reshape(len(prepared.inverse_P), self.width - num_leading)
-        constants_GSC = self.layout.constants(
-            step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
+        leading_PA, trailing_PB = _split_gradients(prepared, gradients, self.width)
+        update = RowUpdate(
+            self._rows,
+            step=step,
+            learning_rate_factor=learning_rate_factor,
+            num_examples=num_examples,
         )
-
-        def work(first: int, last: int) -> None:
-            update_kernels.update_rows_by_occurrence(
-                self._rows.records_NR,
-                self._rows.headers_NR,
-                prepared.keys_U,
-                rows_U,
-                prepared.offsets,
-                prepared.occurrences,
-                read_only(leading_PA),
-                read_only(trailing_PB),
-                self.layout.groups_T,
-                self.layout.plan_GSP,
-                constants_GSC,
-                step,
-                first,
-                last,
-            )
-
+        work = update.by_occurrence(prepared, rows_U, leading_PA, trailing_PB)
         bounds = _balanced_bounds(prepared, self._runner.threads)
         with self._rows.lock:
             self._rows.before_change(rows_U)
@@ -324,29 +295,16 @@ class EmbeddingStore:
         if num_occurrences_U.shape != keys_U.shape:
             raise ValueError(f"{num_occurrences_U.shape} occurrences of {keys_U.shape} keys")
         num_occurrences_U = np.ascontiguousarray(num_occurrences_U, np.int32)
-        constants_GSC = self.layout.constants(
-            step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
+        update = RowUpdate(
+            self._rows,
+            step=step,
+            learning_rate_factor=learning_rate_factor,
+            num_examples=num_examples,
         )
-
-        def work(first: int, last: int) -> None:
-            update_kernels.update_rows_by_sum(
-                self._rows.records_NR,
-                self._rows.headers_NR,
-                keys_U,
-                rows_U,
-                num_occurrences_U,
-                read_only(sums_UW),
-                self.layout.groups_T,
-                self.layout.plan_GSP,
-                constants_GSC,
-                step,
-                first,
-                last,
-            )
-
         with self._rows.lock:
             rows_U, num_missing = self._rows.find(keys_U, self._runner)
             self._rows.before_change(rows_U)
+            work = update.by_sum(keys_U, rows_U, num_occurrences_U, sums_UW)
             self._runner.run(work, len(rows_U))
         return num_missing
 
@@ -426,18 +384,18 @@ class EmbeddingStore:
         self._runner.run(work, num_places)
 
     def _locate(self, keys_U: Int64Array, *, create: bool) -> Int32Array:
+        if create:
+            self._admission.require_known()
         # Looking up waits, too: making rows may replace the index.
-        if create and self._admit_after > 1 and self._counts is None:
-            raise ValueError("which ids have rows cannot be known without training counts")
         with self._rows.lock:
-            if create:
-                return self._rows.find_or_create(
-                    keys_U,
-                    self._runner,
-                    partial(counts_of_keys, self._counts),
-                    admit_after=self._admit_after,
-                )
-            return self._rows.find(keys_U, self._runner)[0]
+            if not create:
+                return self._rows.find(keys_U, self._runner)[0]
+            return self._rows.find_or_create(
+                keys_U,
+                self._runner,
+                self._admission.counts_of,
+                admit_after=self._admission.admit_after,
+            )
 
 
 def _table_seed(seed: int, name: str) -> int:
@@ -450,6 +408,26 @@ def _located(prepared: PreparedBatch) -> Int32Array:
     if prepared.rows_U is None:
         raise ValueError("the batch was not located")
     return prepared.rows_U
+
+
+def _split_gradients(
+    prepared: PreparedBatch,
+    gradients: Float32Array | tuple[Float32Array, Float32Array],
+    width: int,
+) -> tuple[Float32Array, Float32Array]:
+    """Gradients of the leading values of each place, and of the others: float32 [P, A], [P, B]."""
+    if isinstance(gradients, tuple):
+        leading, trailing = (np.ascontiguousarray(part) for part in gradients)
+    else:
+        trailing = np.ascontiguousarray(gradients)
+        leading = np.empty((*prepared.shape, 0), np.float32)
+    num_leading, num_places = leading.shape[-1], len(prepared.inverse_P)
+    _check_values(leading, (*prepared.shape, num_leading), "gradients")
+    _check_values(trailing, (*prepared.shape, width - num_leading), "gradients")
+    return (
+        leading.reshape(num_places, num_leading),
+        trailing.reshape(num_places, width - num_leading),
+    )
 
 
 def _check_values(array: Float32Array, shape: tuple[int, ...], name: str) -> None:

@@ -381,7 +381,7 @@ class ReplicaTrainer(Trainer):
                 file = io.BytesIO()
                 save(file)
                 parts.append(file.getvalue())
-        return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+        return _join_parts(parts)
 
     def _save_rows(self, file: IO[bytes]) -> None:
         if self._served is None:
@@ -390,13 +390,7 @@ class ReplicaTrainer(Trainer):
             file.write(self._served.position.encode())
 
     def _load_state(self, data: bytes) -> None:
-        parts, first = [], 0
-        while first < len(data):
-            (length,) = _LENGTH.unpack_from(data, first)
-            first += _LENGTH.size
-            parts.append(data[first : first + length])
-            first += length
-        state, dense, rows = parts
+        state, dense, rows = _split_parts(data)
         other = TrainingState.from_json(json.loads(state))
         self._require_same_rows(other)
         self._dense.load(io.BytesIO(dense))
@@ -405,3 +399,17 @@ class ReplicaTrainer(Trainer):
         elif self._served is not None:
             self._served.adopt(rows.decode())
         self.state = other
+
+
+def _join_parts(parts: Iterable[bytes]) -> bytes:
+    return b"".join(_LENGTH.pack(len(part)) + part for part in parts)
+
+
+def _split_parts(data: bytes) -> list[bytes]:
+    parts, first = [], 0
+    while first < len(data):
+        (length,) = _LENGTH.unpack_from(data, first)
+        first += _LENGTH.size
+        parts.append(data[first : first + length])
+        first += length
+    return parts

@@ -100,6 +100,28 @@ class TrainingState:
             known["refit"] = RefitRecord(**known["refit"])
         return cls(**known)
 
+    def count_step(self, following: Position, loss_sum: float, num_rows: int) -> None:
+        """A step is done, and the batch at `following` is next."""
+        self.step += 1
+        self.position = following
+        self.epoch_loss_sum += loss_sum
+        self.epoch_rows += num_rows
+
+    def count_refit_epoch(self, epoch: int, refit: RefitRecord) -> float:
+        """Ends an epoch of a refit, which has no validation; returns its train logloss."""
+        logloss = self.epoch_loss_sum / self.epoch_rows
+        seconds = refit.seconds + self.epoch_seconds
+        self.refit = replace(refit, steps=self.step, train_logloss=logloss, seconds=seconds)
+        if epoch + 1 == refit.epochs:
+            self.best_step = self.step
+            self.finished = f"all {refit.epochs} epochs are done"
+        return logloss
+
+    def leave_epoch(self) -> None:
+        """Counts anew, as nothing of the next epoch is trained."""
+        self.epoch_loss_sum, self.epoch_rows, self.epoch_seconds = 0.0, 0, 0.0
+        self.done = []
+
 
 @dataclass(frozen=True)
 class TrainerFiles:
@@ -368,10 +390,7 @@ class Trainer:
         state = self.state
         self._rows_trained += num_rows
         self._last_factor = factor
-        state.step += 1
-        state.position = following
-        state.epoch_loss_sum += loss_sum
-        state.epoch_rows += num_rows
+        state.count_step(following, loss_sum, num_rows)
         if not self._is_compiled:
             self._is_compiled = True
             if self._after_first_step is not None:
@@ -401,26 +420,13 @@ class Trainer:
         if self._valid is not None:
             self._validate(epoch, factor, self._valid, events)
         elif state.refit is not None:
-            self._count_refitted(epoch, state.refit)
-        state.epoch_loss_sum, state.epoch_rows, state.epoch_seconds = 0.0, 0, 0.0
-        state.done = []
+            logloss = state.count_refit_epoch(epoch, state.refit)
+            self._progress.log(
+                f"Epoch {epoch + 1} with validation rows: train logloss {logloss:.4f}"
+            )
+        state.leave_epoch()
         self._lap(Stage.OTHER)
         self._save(None)
-
-    def _count_refitted(self, epoch: int, refit: RefitRecord) -> None:
-        """Ends an epoch of a refit, which has no validation."""
-        state = self.state
-        logloss = state.epoch_loss_sum / state.epoch_rows
-        state.refit = replace(
-            refit,
-            steps=state.step,
-            train_logloss=logloss,
-            seconds=refit.seconds + state.epoch_seconds,
-        )
-        if epoch + 1 == refit.epochs:
-            state.best_step = state.step
-            state.finished = f"all {refit.epochs} epochs are done"
-        self._progress.log(f"Epoch {epoch + 1} with validation rows: train logloss {logloss:.4f}")
 
     def _validate(
         self, epoch: int, learning_rate_factor: float, rows: EncodedReader, events: ScalarLog

@@ -10,6 +10,7 @@ from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.task_board import TaskBoard
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 from ctr_pipeline.distributed.coordination.tasks import name_of
+from ctr_pipeline.distributed.coordination.training_place import frozen_at, place_of
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Ledger:
         task, batch, rows, loss_sum = 0, 0, 0, 0.0
         done: list[DoneBatches] = []
         if self.board is not None:
-            task, batch, done = self.board.place()
+            task, batch, done = place_of(self.board.freeze(), self.board.num_tasks)
             rows, loss_sum = self.board.rows_done, self.board.loss_sum
         elif len(self.history) < len(self.closed):
             # Its validation is still to come.
@@ -193,13 +194,9 @@ class Ledger:
             batches = plan.batches_between(0, plan.num_tasks)
             ledger.closed.append(ClosedEpoch(number, rows, 0, batches, loss_sum, ()))
         if place["task"] or place["batch"] or training["done"]:
-            ledger.board = TaskBoard.at_place(
-                plan_epoch(ledger.epoch),
-                place["task"],
-                place["batch"],
-                [(first, end, mask) for first, end, mask in training["done"]],
-                training["epoch_loss_sum"],
-            )
+            done = [(first, end, mask) for first, end, mask in training["done"]]
+            frozen = frozen_at(place["task"], place["batch"], done, training["epoch_loss_sum"])
+            ledger.board = TaskBoard.thaw(plan_epoch(ledger.epoch), frozen)
         else:
             # The job validates it once more, to decide whether it was the last.
             history = history[: ledger.last_epoch]

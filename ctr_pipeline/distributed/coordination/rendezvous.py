@@ -6,7 +6,7 @@ be answered yet has a number, which the caller of this module chooses; its answe
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -177,6 +177,83 @@ _Meeting = tuple[Literal["barrier", "synchronisation"], str]
 
 _EXIT: _Meeting = ("barrier", EXIT_TAG)
 
+_Ended = tuple[list[Answer], list[str]]
+"""Answers to calls that wait no more, and whose they were."""
+
+
+class _Meetings:
+    """Barriers and synchronisations in which members wait for each other."""
+
+    def __init__(self) -> None:
+        self._entries: dict[_Meeting, dict[str, _Entry]] = {}
+
+    def __contains__(self, address: str) -> bool:
+        return any(address in entries for entries in self._entries.values())
+
+    def deadlines(self) -> Iterator[float]:
+        """When somebody waits in vain."""
+        return (entry.deadline for one in self._entries.values() for entry in one.values())
+
+    def enter(self, meeting: _Meeting, address: str, entry: _Entry) -> _Entry | None:
+        """A member waits; what it waited with before."""
+        entries = self._entries.setdefault(meeting, {})
+        earlier = entries.pop(address, None)
+        entries[address] = entry
+        return earlier
+
+    def leave(self, address: str) -> list[_Entry]:
+        """A member waits nowhere any more; what it waited with."""
+        found = [entries.pop(address, None) for entries in self._entries.values()]
+        return [entry for entry in found if entry is not None]
+
+    def abandon(self, call: int) -> str | None:
+        """A call waits no more; whose it was."""
+        for entries in self._entries.values():
+            for address, entry in entries.items():
+                if entry.call == call:
+                    del entries[address]
+                    return address
+        return None
+
+    def take_complete(
+        self, members: Sequence[str], expected: Callable[[_Meeting], Collection[str]]
+    ) -> Iterator[tuple[_Meeting, _Ended]]:
+        """Ends meetings in which all have met.
+
+        Args:
+            members: By rank.
+            expected: Who is to come.
+        """
+        for meeting, entries in list(self._entries.items()):
+            if not entries or not entries.keys() >= set(expected(meeting)):
+                continue
+            del self._entries[meeting]
+            met = Met(tuple(entries[one].data for one in members if one in entries))
+            yield meeting, ([Answer(entry.call, met) for entry in entries.values()], [*entries])
+
+    def take_overdue(self, members: Sequence[str], now: float) -> _Ended:
+        """Ends calls that have waited for too long."""
+        answers, whose = [], []
+        for (kind, tag), entries in list(self._entries.items()):
+            missing = ", ".join(one for one in members if one not in entries)
+            reason = f"the {kind} '{tag}' timed out: {missing} did not come"
+            for address in [one for one, entry in entries.items() if entry.deadline <= now]:
+                answers.append(Answer(entries.pop(address).call, Refused("timeout", reason)))
+                whose.append(address)
+            if not entries:
+                del self._entries[kind, tag]
+        return answers, whose
+
+    def void(self, why: str) -> _Ended:
+        """Ends all."""
+        answers, whose = [], []
+        for (kind, tag), entries in self._entries.items():
+            void = Refused("void", f"the {kind} '{tag}' is void: {why}")
+            answers += [Answer(entry.call, void) for entry in entries.values()]
+            whose += [*entries]
+        self._entries.clear()
+        return answers, whose
+
 
 @dataclass
 class Rendezvous:
@@ -197,7 +274,7 @@ class Rendezvous:
     _next_age: int = 0
     _members: dict[str, _Member] = field(default_factory=dict)
     _waiting: dict[str, _Request] = field(default_factory=dict)
-    _meetings: dict[_Meeting, dict[str, _Entry]] = field(default_factory=dict)
+    _meetings: _Meetings = field(default_factory=_Meetings)
     _succeeded: set[str] = field(default_factory=set)
     _cut: set[frozenset[str]] = field(default_factory=set)
     _gathering_since: float | None = None
@@ -333,12 +410,8 @@ class Rendezvous:
                 if address in self._members:
                     self._members[address].expires = expires
                 break
-        for entries in self._meetings.values():
-            for address, entry in entries.items():
-                if entry.call == call:
-                    del entries[address]
-                    self._members[address].expires = expires
-                    break
+        if (waited := self._meetings.abandon(call)) is not None:
+            self._members[waited].expires = expires
         return self.tick(now)
 
     def tick(self, now: float) -> list[Answer]:
@@ -348,7 +421,7 @@ class Rendezvous:
             if self._is_expired(address, member, now):
                 answers += self._drop(address, "was lost", now)
         answers += self._end_complete_meetings(now)
-        answers += self._end_overdue_meetings(now)
+        answers += self._renew(self._meetings.take_overdue(self.members, now), now)
         if not any(address in self._members for address in self._waiting):
             self._gathering_since = None
         answers += self._leave_out(now)
@@ -372,9 +445,7 @@ class Rendezvous:
             for address, member in self._members.items()
             if not self._has_waiting_call(address)
         ]
-        moments += [
-            entry.deadline for entries in self._meetings.values() for entry in entries.values()
-        ]
+        moments += self._meetings.deadlines()
         if self._complete_since is not None:
             moments.append(self._complete_since + self.times.gather_seconds)
         elif self._gathering_since is not None and (self._are_enough() or self._cut):
@@ -409,24 +480,18 @@ class Rendezvous:
             names = ", ".join(one for one in self.addresses if one in missed)
             reason = f"the {kind} '{tag}' is void: {names} left world {self.version}"
             return [Answer(call, Refused("void", reason))]
-        entries = self._meetings.setdefault(meeting, {})
-        earlier = entries.pop(address, None)
+        earlier = self._meetings.enter(meeting, address, _Entry(call, data, now + timeout_seconds))
         answers = [] if earlier is None else [_superseded(earlier.call, address)]
-        entries[address] = _Entry(call, data, now + timeout_seconds)
         return answers + self.tick(now)
 
     def _end_complete_meetings(self, now: float) -> list[Answer]:
+        def expected(meeting: _Meeting) -> Collection[str]:
+            gone = self._succeeded if meeting == _EXIT else frozenset()
+            return self._members.keys() - gone
+
         answers = []
-        for meeting, entries in list(self._meetings.items()):
-            missing = self._members.keys() - entries.keys()
-            if meeting == _EXIT:
-                missing -= self._succeeded
-            if missing or not entries:
-                continue
-            del self._meetings[meeting]
-            met = Met(tuple(entries[one].data for one in self.members if one in entries))
-            answers += [Answer(entry.call, met) for entry in entries.values()]
-            self._renew(entries, now)
+        for meeting, ended in self._meetings.take_complete(self.members, expected):
+            answers += self._renew(ended, now)
             if meeting == _EXIT:
                 answers += self._finish()
         return answers
@@ -436,20 +501,6 @@ class Rendezvous:
         refused = Refused("finished", "the job has finished")
         answers = [Answer(request.call, refused) for request in self._waiting.values()]
         self._waiting.clear()
-        return answers
-
-    def _end_overdue_meetings(self, now: float) -> list[Answer]:
-        answers = []
-        for (kind, tag), entries in list(self._meetings.items()):
-            missing = ", ".join(one for one in self.members if one not in entries)
-            overdue = {one: entry for one, entry in entries.items() if entry.deadline <= now}
-            for address, entry in overdue.items():
-                del entries[address]
-                reason = f"the {kind} '{tag}' timed out: {missing} did not come"
-                answers.append(Answer(entry.call, Refused("timeout", reason)))
-            self._renew(overdue, now)
-            if not entries:
-                del self._meetings[kind, tag]
         return answers
 
     def _are_enough(self) -> bool:
@@ -510,27 +561,22 @@ class Rendezvous:
             return self._void_meetings(f"{address} {what_happened}", now)
         # Those whose script still runs do not miss it.
         gone = Refused("void", f"{address} {what_happened}")
-        entries = [entries.pop(address, None) for entries in self._meetings.values()]
-        return [Answer(entry.call, gone) for entry in entries if entry is not None]
+        return [Answer(entry.call, gone) for entry in self._meetings.leave(address)]
 
     def _supersede(self, address: str) -> list[Answer]:
         request = self._waiting.pop(address, None)
         return [] if request is None else [_superseded(request.call, address)]
 
     def _void_meetings(self, why: str, now: float) -> list[Answer]:
-        answers = []
-        for (kind, tag), entries in self._meetings.items():
-            void = Refused("void", f"the {kind} '{tag}' is void: {why}")
-            answers += [Answer(entry.call, void) for entry in entries.values()]
-            self._renew(entries, now)
-        self._meetings.clear()
-        return answers
+        return self._renew(self._meetings.void(why), now)
 
-    def _renew(self, addresses: dict[str, _Entry], now: float) -> None:
+    def _renew(self, ended: _Ended, now: float) -> list[Answer]:
         """Gives a lease to members that could not poll while their call waited."""
-        for address in addresses:
+        answers, whose = ended
+        for address in whose:
             if address in self._members:
                 self._members[address].expires = now + self.times.lease_seconds
+        return answers
 
     def _is_missed(self, address: str, now: float) -> bool:
         """Whether the others cannot finish their step: it was lost, or its own has failed."""
@@ -544,9 +590,7 @@ class Rendezvous:
 
     def _has_waiting_call(self, address: str) -> bool:
         """Whether its connection shows that it lives."""
-        return address in self._waiting or any(
-            address in entries for entries in self._meetings.values()
-        )
+        return address in self._waiting or address in self._meetings
 
 
 def _superseded(call: int, address: str) -> Answer:

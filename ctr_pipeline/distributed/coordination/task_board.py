@@ -2,9 +2,9 @@
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 
-from ctr_pipeline.dataset.order import ALL_BATCHES, DoneBatches
 from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.distributed.coordination.exact_sum import ExactSum
 from ctr_pipeline.distributed.coordination.messages import (
@@ -19,6 +19,40 @@ from ctr_pipeline.distributed.coordination.task_plans import (
 )
 from ctr_pipeline.distributed.coordination.task_set import TaskSet
 from ctr_pipeline.distributed.coordination.tasks import Task
+
+
+class _Holdings:
+    """Who holds which tasks, each worker's in the order of their leases."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, dict[TaskKey, None]] = {}
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Workers that hold tasks, by name."""
+        return tuple(sorted(self._keys))
+
+    def of(self, holder: str) -> Collection[TaskKey]:
+        """What a worker holds."""
+        return self._keys.get(holder, {})
+
+    def all(self) -> Iterator[TaskKey]:
+        """What all workers hold."""
+        return chain.from_iterable(self._keys.values())
+
+    def add(self, holder: str, key: TaskKey) -> None:
+        """A worker holds a task from now on, behind its others."""
+        self._keys.setdefault(holder, {})[key] = None
+
+    def remove(self, holder: str, key: TaskKey) -> bool:
+        """A worker holds a task no more; whether it did."""
+        keys = self._keys.get(holder)
+        if keys is None or key not in keys:
+            return False
+        del keys[key]
+        if not keys:
+            del self._keys[holder]
+        return True
 
 
 class TaskBoard:
@@ -41,8 +75,7 @@ class TaskBoard:
         """No task from here on was ever leased."""
         self._returned: list[int] = []
         """Those before it that nobody holds and that are not over, as a heap."""
-        self._held: dict[str, dict[TaskKey, None]] = {}
-        """By worker, in the order of their leases."""
+        self._held = _Holdings()
         self._rows_done = 0
         self._batches_done = 0
         self._rows_repeated = 0
@@ -103,25 +136,25 @@ class TaskBoard:
 
     def held(self) -> list[tuple[TaskKey, Task]]:
         """Tasks that somebody holds."""
-        return [(key, self.task(key)) for keys in self._held.values() for key in keys]
+        return [(key, self.task(key)) for key in self._held.all()]
 
     def held_by(self, incarnation: str) -> list[tuple[TaskKey, Task]]:
         """Tasks that a worker holds, in the order of their leases."""
-        return [(key, self.task(key)) for key in self._held.get(incarnation, ())]
+        return [(key, self.task(key)) for key in self._held.of(incarnation)]
 
     def num_held_by(self, incarnation: str) -> int:
         """Tasks that a worker holds."""
-        return len(self._held.get(incarnation, ()))
+        return len(self._held.of(incarnation))
 
     @property
     def has_queues(self) -> bool:
         """Whether some worker holds a task behind the one that it works on."""
-        return any(len(keys) > 1 for keys in self._held.values())
+        return any(self.num_held_by(holder) > 1 for holder in self._held.holders)
 
     @property
     def holders(self) -> tuple[str, ...]:
         """Workers that hold tasks, by name."""
-        return tuple(sorted(self._held))
+        return self._held.holders
 
     def lease_next(self, incarnation: str, attempt: int, now: float) -> TaskKey:
         """Gives the first task that is todo; there must be one."""
@@ -143,19 +176,15 @@ class TaskBoard:
         task.holder, task.attempt = incarnation, attempt
         task.leased_at = task.progress_at = now
         task.mask_at_lease, task.seconds_seen = task.done_mask, 0.0
-        self._held.setdefault(incarnation, {})[key] = None
+        self._held.add(incarnation, key)
         self._note(key, task, is_urgent=True)
 
     def _let_go(self, key: TaskKey, task: Task) -> bool:
         """Nobody holds a task any more; whether somebody did."""
-        keys = self._held.get(task.holder)
-        if keys is None or key not in keys:
-            return False
-        del keys[key]
-        if not keys:
-            del self._held[task.holder]
-        task.holder = ""
-        return True
+        was_held = self._held.remove(task.holder, key)
+        if was_held:
+            task.holder = ""
+        return was_held
 
     def release(self, key: TaskKey) -> None:
         """A held task becomes todo; what of it is done stays done."""
@@ -273,9 +302,9 @@ class TaskBoard:
         begun = (number for number, task in others.items() if task.attempt or task.done_mask)
         self._next = max(done.end, 1 + max(begun, default=-1))
         held = sorted((task.attempt, number) for number, task in others.items() if task.holder)
-        self._held = {}
+        self._held = _Holdings()
         for _, number in held:
-            self._held.setdefault(known[number].holder, {})[plan.key_of(number)] = None
+            self._held.add(known[number].holder, plan.key_of(number))
         taken = {number for _, number in held} | self._dropped
         self._returned = [number for number in done.gaps(self._next) if number not in taken]
 
@@ -341,7 +370,10 @@ class TaskBoard:
         return math.fsum((*self._losses_of_done.parts, *unfinished))
 
     def freeze(self) -> dict[str, object]:
-        """What is counted, as JSON, without leases and failures; of training tasks."""
+        """What is counted, as JSON, without leases and failures; of training tasks.
+
+        See `training_place` for the same as a trainer without tasks has it.
+        """
         return {
             "done": [list(run) for run in self._done],
             "losses": list(self._losses_of_done.parts),
@@ -351,41 +383,6 @@ class TaskBoard:
                 if number not in self._done and (task.done_mask or task.dropped)
             ],
         }
-
-    def place(self) -> tuple[int, int, list[DoneBatches]]:
-        """The first batch that is still to be trained, and what of the tasks from there on is over.
-
-        There must be one. What is left of a dropped task is not to be trained.
-
-        Returns:
-            Its task, its number in it, and the batches.
-        """
-        over = self.over_ranges()
-        task = next(over.gaps(self.num_tasks))
-        mask = self.task(self._plan.key_of(task)).done_mask
-        done: list[DoneBatches] = [(*run, ALL_BATCHES) for run in over if run[0] > task]
-        done += [
-            (number, number + 1, self._known[number].done_mask)
-            for number in self._unfinished
-            if number >= task and number not in self._dropped
-        ]
-        return task, (~mask & (mask + 1)).bit_length() - 1, sorted(done)
-
-    @classmethod
-    def at_place(
-        cls, plan: EpochPlan, task: int, batch: int, done: Iterable[DoneBatches], loss_sum: float
-    ) -> "TaskBoard":
-        """The board of which `place` gives that, with the loss of the batches that are done."""
-        later = [(max(first, task), end, mask) for first, end, mask in done if end > task]
-        whole = sorted((first, end) for first, end, mask in later if mask == ALL_BATCHES)
-        runs = TaskSet([*([(0, task)] if task else []), *whole])
-        masks = {task: (1 << batch) - 1}
-        for number, _, mask in later:
-            if mask != ALL_BATCHES:
-                masks[number] = masks.get(number, 0) | mask
-        tasks = [[number, mask, [], ""] for number, mask in sorted(masks.items()) if mask]
-        frozen = {"done": [list(run) for run in runs], "losses": [loss_sum], "tasks": tasks}
-        return cls.thaw(plan, frozen)
 
     @classmethod
     def thaw(cls, plan: EpochPlan, frozen: Json) -> "TaskBoard":

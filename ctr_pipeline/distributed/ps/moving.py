@@ -17,9 +17,15 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.rpc.packed import MovedRows
 from ctr_pipeline.embeddings.arrays import BoolArray, Float32Array, Int32Array, Int64Array
+from ctr_pipeline.embeddings.partition import partitions_of
+from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.embeddings.unique import sorted_distinct
+from ctr_pipeline.kernels.ranges import RangeRunner
 
 _MOST_NOTES = 64
+# Of one part of a move; a pull or push waits for one at most.
+_ROWS_LOOKED_AT = 1 << 15
+_ROWS_SHOWN = 1 << 14
 
 
 class MoveSource(Protocol):
@@ -62,7 +68,30 @@ class Outgoing:
         if len(self._changed) > _MOST_NOTES:
             self._changed = [sorted_distinct(np.concatenate(self._changed))]
 
-    def take_changed(self, most: int) -> Int64Array:
+    def show_rows(self, rows: RowStorage | None, first_row: int) -> MovedRows:
+        """Some rows of the moving partitions.
+
+        Args:
+            rows: All rows of the server; None: the job has no tables.
+            first_row: Rows from this one on are looked at; negative: those that have changed.
+        """
+        if rows is None:
+            return MovedRows(-1, 0, np.empty(0, np.int64), np.empty((0, 0), np.float32))
+        if first_row < 0:
+            keys = self._take_changed(_ROWS_SHOWN)
+            places, _ = rows.find(keys, RangeRunner(1))
+            # One without a row was never admitted.
+            places, keys = places[places >= 0], keys[places >= 0]
+            return MovedRows(-1, self.num_changed, keys, rows.records_NR[places])
+        end = min(first_row + _ROWS_LOOKED_AT, rows.num_rows)
+        keys = rows.keys_N[first_row:end].copy()
+        chosen = np.flatnonzero(self.is_moving_P[partitions_of(keys, len(self.is_moving_P))])
+        next_row = -1 if end == rows.num_rows else end
+        return MovedRows(
+            next_row, self.num_changed, keys[chosen], rows.records_NR[first_row + chosen]
+        )
+
+    def _take_changed(self, most: int) -> Int64Array:
         """At most so many of the keys noted, each once; they are forgotten."""
         keys = sorted_distinct(np.concatenate([np.empty(0, np.int64), *self._changed]))
         self._changed = [keys[most:]] if len(keys) > most else []

@@ -110,7 +110,9 @@ class PartitionMoves:
                     raise Refusal("move", refused)
                 self.num_begun += 1
                 self._state.begin_outgoing(request.move)
-            return self._state.show_rows(self._outgoing(request.move), request.first_row)
+            store = self._state.store
+            rows = None if store is None else store.rows
+            return self._outgoing(request.move).show_rows(rows, request.first_row)
 
     def hold(self, request: MoveRequest) -> HoldReply:
         """Answers nobody from now on, until `place` says what became of the move.

@@ -53,10 +53,8 @@ differently."""
 InitialDense = Literal["taken", "had", "close", "other"]
 """What became of initial dense values: they were taken; they were there before, or those of a cut;
 values close to them were there before; others were."""
-# Of a part of a move; a pull or push waits for one at most.
-_ROWS_LOOKED_AT = 1 << 15
-_ROWS_SHOWN = 1 << 14
 ROWS_CLEANED = 1 << 13
+"""Rows that are looked at while others wait."""
 
 
 @dataclass(frozen=True)
@@ -337,25 +335,6 @@ class ServerState:
     def begin_outgoing(self, move: MoveRequest) -> None:
         """Notes from now on what changes in partitions that are to move away."""
         self.outgoing = Outgoing(move, self._spec.num_partitions)
-
-    def show_rows(self, outgoing: Outgoing, first_row: int) -> MovedRows:
-        """Rows of the moving partitions from a place on, or of those that have changed."""
-        if self.store is None:
-            return MovedRows(-1, 0, np.empty(0, np.int64), np.empty((0, 0), np.float32))
-        rows = self.store.rows
-        if first_row < 0:
-            keys = outgoing.take_changed(_ROWS_SHOWN)
-            places, _ = rows.find(keys, RangeRunner(1))
-            # One without a row was never admitted.
-            places, keys = places[places >= 0], keys[places >= 0]
-            return MovedRows(-1, outgoing.num_changed, keys, rows.records_NR[places])
-        end = min(first_row + _ROWS_LOOKED_AT, rows.num_rows)
-        keys = rows.keys_N[first_row:end].copy()
-        chosen = np.flatnonzero(outgoing.is_moving_P[self.partitions_of(keys)])
-        next_row = -1 if end == rows.num_rows else end
-        return MovedRows(
-            next_row, outgoing.num_changed, keys[chosen], rows.records_NR[first_row + chosen]
-        )
 
     def dense_records(self) -> Float32Array:
         """See `DenseRange.records`."""

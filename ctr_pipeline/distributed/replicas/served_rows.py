@@ -6,7 +6,6 @@ W values of a row, A the leading ones, D the others.
 
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,13 +16,12 @@ from typing import IO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr_pipeline.distributed.coordination.codec import decode, encode
+from ctr_pipeline.distributed.coordination.codec import encode
 from ctr_pipeline.distributed.coordination.messages import Empty
 from ctr_pipeline.distributed.coordination.placement import Placement
 from ctr_pipeline.distributed.coordination.row_steps import Made
 from ctr_pipeline.distributed.ps.merging import RowGradients, merge_rows
 from ctr_pipeline.distributed.replicas.messages import (
-    ROW_SERVICE,
     EnterWorld,
     EvictRows,
     LeaveWorld,
@@ -36,8 +34,8 @@ from ctr_pipeline.distributed.replicas.messages import (
     RowValues,
     SavedRows,
 )
+from ctr_pipeline.distributed.replicas.row_servers import RowServers
 from ctr_pipeline.distributed.rpc.access import Access
-from ctr_pipeline.distributed.rpc.client import PendingCall, RpcClient
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.distributed.worker import value_kernels
 from ctr_pipeline.distributed.worker.batch_keys import PreparedKeys, divide_keys, sum_gradients
@@ -141,21 +139,15 @@ class ServedRows:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.width = layout.width
-        self._find_servers = find_servers
-        self._access = access
-        self._num_servers = len(find_servers())
+        self._servers = RowServers(find_servers, access)
         self._layout = layout
         self._make = describe_rows(layout, tables, seed)
         self._preparer = BatchPreparer(tables, position_tables)
         self._is_stopping = is_stopping
-        self._placement = Placement(
-            0, tuple(range(self._num_servers)), ((0, 0),) * self._num_servers
-        )
-        self._clients: list[RpcClient | None] = [None] * self._num_servers
+        number = self._servers.number
+        self._placement = Placement(0, tuple(range(number)), ((0, 0),) * number)
         self._position = Position("", Made(0, 0))
         self._world = 0
-        self._lock = threading.Lock()
-        self._pending: set[PendingCall] = set()
         # Address of a server that does not answer, and since when.
         self._unanswered: tuple[str, float] | None = None
 
@@ -177,9 +169,7 @@ class ServedRows:
 
     def close(self) -> None:
         """Ends all connections."""
-        for client in self._clients:
-            if client is not None:
-                client.close()
+        self._servers.close()
 
     def is_held(self) -> bool:
         """Whether the servers can go on from where this replica is; waits until all answer.
@@ -191,9 +181,9 @@ class ServedRows:
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                self._look_up()
+                self._servers.look_up()
                 # The world that it comes from is over for a while yet.
-                held = self._call_all(
+                held = self._servers.call_all(
                     "State", Empty(), RowsHeld, _PROBE_SECONDS, ends_with_world=False
                 )
             except (PeerUnavailable, CallRefused) as error:
@@ -211,8 +201,7 @@ class ServedRows:
     def _note_unanswered(self, error: CtrPipelineError) -> None:
         """Notes which server cannot be reached; one that is busy, as while it restores, can be."""
         place = error.place if isinstance(error, PeerUnavailable) else None
-        clients = [one for one in self._clients if one is not None and one.address == place]
-        if place is None or any(_answers(one) for one in clients):
+        if place is None or self._servers.answers(place):
             self._unanswered = None
         elif self._unanswered is None or self._unanswered[0] != place:
             self._unanswered = place, time.monotonic()
@@ -225,7 +214,7 @@ class ServedRows:
         """
         lineage = f"{world:012d}-{secrets.token_hex(8)}"
         with _voiding():
-            self._call_all("Restore", RestoreRows(lineage, step), Empty, _RESTORE_SECONDS)
+            self._servers.call_all("Restore", RestoreRows(lineage, step), Empty, _RESTORE_SECONDS)
         self._position = Position(lineage, Made(step, 0))
 
     def enter(self, world: int, size: int) -> None:
@@ -236,7 +225,7 @@ class ServedRows:
         """
         request = EnterWorld(self._position.lineage, world, size, self._position.made)
         with _voiding():
-            self._call_all("Enter", request, Empty)
+            self._servers.call_all("Enter", request, Empty)
         self._world = world
 
     def leave(self) -> None:
@@ -245,21 +234,20 @@ class ServedRows:
         if not world:
             return
         try:
-            self._call_all("Leave", LeaveWorld(world), Empty, _PROBE_SECONDS, ends_with_world=False)
+            self._servers.call_all(
+                "Leave", LeaveWorld(world), Empty, _PROBE_SECONDS, ends_with_world=False
+            )
         except (PeerUnavailable, CallRefused) as error:
             _LOGGER.info("Not all servers are told that world %d is over: %s", world, error)
 
     def end_calls(self) -> None:
         """Ends calls that wait for other members; in any thread."""
-        with self._lock:
-            pending = list(self._pending)
-        for call in pending:
-            call.cancel()
+        self._servers.end_calls()
 
     def prepare(self, ids_BF: NDArray[np.int32], num_valid: int) -> ServedBatch:
         """As `RowReader.prepare`."""
         batch = self._preparer.prepare(ids_BF, num_valid)
-        return ServedBatch(divide_keys(batch, self._placement, self._num_servers))
+        return ServedBatch(divide_keys(batch, self._placement, self._servers.number))
 
     def locate(self, prepared: ServedBatch, *, create: bool) -> None:
         """Notes whether the servers are to make missing rows."""
@@ -286,7 +274,7 @@ class ServedRows:
             for server, first, last in places
         ]
         with _voiding():
-            replies = self._call("Pull", pulls)
+            replies = self._servers.call("Pull", pulls)
         for (_, first, last), reply in zip(places, replies, strict=True):
             values_UW[first:last] = RowValues.decode(reply).values
         leading = empty_aligned((*batch.shape, num_leading))
@@ -314,7 +302,7 @@ class ServedRows:
         ]
         num_examples = sum(share.num_examples for share in shares)
         requests = []
-        for server in range(self._num_servers):
+        for server in range(self._servers.number):
             rows = (
                 merge_rows([sums[server] for sums in by_share])
                 if shares
@@ -333,7 +321,7 @@ class ServedRows:
             )
             requests.append((server, request.encode()))
         with _voiding():
-            self._call("Share", requests, _SHARE_SECONDS)
+            self._servers.call("Share", requests, _SHARE_SECONDS)
 
     def update(
         self,
@@ -369,7 +357,7 @@ class ServedRows:
         """
         num_rows = [
             self._read_saved(server, 0, 0, with_records=False).num_rows
-            for server in range(self._num_servers)
+            for server in range(self._servers.number)
         ]
         save_blocks(
             file,
@@ -387,7 +375,7 @@ class ServedRows:
         """
         request = EvictRows(self._world, self._position.made.step, oldest_step)
         with _voiding():
-            return sum(one.number for one in self._call_all("Evict", request, RowsEvicted))
+            return sum(one.number for one in self._servers.call_all("Evict", request, RowsEvicted))
 
     def _saved_blocks(self, num_rows: Sequence[int], *, with_records: bool) -> Iterator[SavedRows]:
         for server, end in enumerate(num_rows):
@@ -403,81 +391,8 @@ class ServedRows:
             self._world, self._position.made.step, first, most, with_records=with_records
         )
         with _voiding():
-            (reply,) = self._call("ReadSaved", [(server, encode(request))])
+            (reply,) = self._servers.call("ReadSaved", [(server, encode(request))])
         return SavedRows.decode(reply)
-
-    def _look_up(self) -> None:
-        """Finds servers that were started again."""
-        for server, address in enumerate(self._find_servers()):
-            client = self._clients[server]
-            if client is not None and client.address != address:
-                client.close()
-                self._clients[server] = None
-
-    def _client(self, server: int) -> RpcClient:
-        client = self._clients[server]
-        if client is None:
-            address = self._find_servers()[server]
-            if not address:
-                raise PeerUnavailable(f"server {server} of embedding rows has not begun")
-            client = self._clients[server] = RpcClient(ROW_SERVICE, address, self._access)
-        return client
-
-    def _call_all(
-        self,
-        method: str,
-        message: object,
-        reply: type[T],
-        seconds: float = _CALL_SECONDS,
-        *,
-        ends_with_world: bool = True,
-    ) -> list[T]:
-        """Sends all servers the same; returns their answers, by server."""
-        data = encode(message)
-        requests = [(server, data) for server in range(self._num_servers)]
-        answers = self._call(method, requests, seconds, ends_with_world=ends_with_world)
-        return [decode(reply, answer) for answer in answers]
-
-    def _call(
-        self,
-        method: str,
-        requests: Sequence[tuple[int, bytes]],
-        seconds: float = _CALL_SECONDS,
-        *,
-        ends_with_world: bool = True,
-    ) -> list[bytes]:
-        """Calls servers at once; returns their answers, in the order of the requests.
-
-        Args:
-            ends_with_world: Whether `end_calls` ends it.
-
-        Raises:
-            PeerUnavailable, CallRefused: One failed; the others are not waited for.
-        """
-        calls: list[PendingCall] = []
-        try:
-            for server, data in requests:
-                call = self._client(server).start_bytes(method, data, deadline_seconds=seconds)
-                calls.append(call)
-                if ends_with_world:
-                    with self._lock:
-                        self._pending.add(call)
-            return [call.result() for call in calls]
-        finally:
-            with self._lock:
-                self._pending.difference_update(calls)
-            for call in calls:
-                # Nothing happens to those that were answered.
-                call.cancel()
-
-
-def _answers(client: RpcClient) -> bool:
-    """Whether a server is there, whatever else it does."""
-    try:
-        client.call("Ping", Empty(), Empty, deadline_seconds=_PROBE_SECONDS)
-    except (PeerUnavailable, CallRefused):
-        return False
-    return True
 
 
 @contextmanager

@@ -257,7 +257,7 @@ class ReplicaWorld:
         ranges = tuple(pairwise(bounds))
         placement = Placement(0, tuple(range(size)), ranges)
         by_owner = [
-            self._sum_gradients(share, placement)
+            _sum_gradients(share, placement, self._width)
             if self._rows is None
             else [RowGradients.none(self._width)] * size
             for share in shares
@@ -339,13 +339,6 @@ class ReplicaWorld:
 
         call.add_done_callback(end_if_failed)
         return call
-
-    def _sum_gradients(self, share: Share, placement: Placement) -> list[RowGradients]:
-        """The gradients of each key of the batch, by owner."""
-        if not share.prepared.num_unique:
-            return [RowGradients.none(self._width)] * placement.num_servers
-        keys = divide_keys(share.prepared, placement, placement.num_servers)
-        return gradients_by_owner(keys, share.gradients, self._width)
 
     def _client(self, rank: int) -> RpcClient:
         address = self._members[rank]
@@ -429,6 +422,14 @@ def _got_no_answer(call: PendingCall) -> bool:
     except CallRefused:
         pass
     return False
+
+
+def _sum_gradients(share: Share, placement: Placement, width: int) -> list[RowGradients]:
+    """The gradients of each key of a batch, by owner."""
+    if not share.prepared.num_unique:
+        return [RowGradients.none(width)] * placement.num_servers
+    keys = divide_keys(share.prepared, placement, placement.num_servers)
+    return gradients_by_owner(keys, share.gradients, width)
 
 
 def _settle(future: "Future[SumReply]", make: Callable[[], object]) -> None:

@@ -16,6 +16,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 from ctr_pipeline.distributed.coordination.task_board import TaskBoard
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan, ScoredSplit
 from ctr_pipeline.distributed.coordination.tasks import Task, leased_task, merge_scores, name_of
+from ctr_pipeline.distributed.coordination.training_place import frozen_at, place_of
 
 PLAN = EpochPlan(epoch=2, num_tasks=3, rows_per_task=8, batch_size=2, other_rows=((2, 5),))
 SCORES = ScoreSummary(((1, 2),), ((0, 3),), 0.5, 0.25)
@@ -300,13 +301,13 @@ def test_what_is_over_of_an_epoch_is_told_to_training_without_a_job_and_back(
     ]
     if not left:
         return
-    task, batch, done = board.place()
+    task, batch, done = place_of(board.freeze(), plan.num_tasks)
     remaining = BatchesLeft(order, done)
     found = [(one, other) for one in tasks for other in remaining.of_task(one)]
     assert (task, batch) == left[0]
     assert [place for place in found if place >= left[0]] == left
     # Of a dropped task nothing is left: it counts as trained there.
-    again = TaskBoard.at_place(plan, task, batch, done, board.loss_sum)
+    again = TaskBoard.thaw(plan, frozen_at(task, batch, done, board.loss_sum))
     assert again.rows_done == num_rows - sum(
         plan.make_task(one).rows_in(1 << other) for one, other in left
     )

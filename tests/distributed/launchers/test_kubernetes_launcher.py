@@ -29,8 +29,8 @@ from ctr_pipeline.distributed.launchers.kubernetes.drivers import (
 )
 from ctr_pipeline.distributed.launchers.kubernetes.launcher import (
     KubernetesLauncher,
-    decide_memory,
 )
+from ctr_pipeline.distributed.launchers.kubernetes.memory import NextMemory
 from ctr_pipeline.distributed.launchers.kubernetes.pod_states import (
     end_of_deleted,
     explain_waiting,
@@ -363,10 +363,14 @@ def state(launcher):
 )
 def test_memory_of_the_next_pod(had, ran_out, gets):
     options = MemberPodConfig(memory="2Gi", max_memory="5Gi")
-    assert decide_memory(options, had, ran_out=ran_out) == gets
-    assert decide_memory(MemberPodConfig(memory="2Gi"), had, ran_out=ran_out) is None
+
+    def wanted(options):
+        return NextMemory(options, "worker", had, ran_out).wanted
+
+    assert wanted(options) == gets
+    assert wanted(MemberPodConfig(memory="2Gi")) is None
     fixed = MemberPodConfig(memory="2Gi", max_memory="1Gi")
-    assert decide_memory(fixed, had, ran_out=ran_out) is None
+    assert wanted(fixed) is None
 
 
 class TestLauncher:

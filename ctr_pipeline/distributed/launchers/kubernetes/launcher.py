@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from ctr_pipeline.config.kubernetes import KubernetesConfig, MemberPodConfig
+from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
     Launcher,
@@ -31,8 +30,8 @@ from ctr_pipeline.distributed.coordination.news import JobNews
 from ctr_pipeline.distributed.launchers.kubernetes.api import (
     ApiError,
     KubernetesApi,
-    parse_quantity,
 )
+from ctr_pipeline.distributed.launchers.kubernetes.memory import NextMemory
 from ctr_pipeline.distributed.launchers.kubernetes.pod_states import (
     PodEnd,
     end_of_deleted,
@@ -63,8 +62,6 @@ _CLOSE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _CALLS_AT_ONCE = 8
 """To the API server, when many pods are deleted."""
-_MORE_MEMORY = Decimal("1.5")
-"""Times what a pod had that ran out of it."""
 _UNCONFIRMED_SECONDS = 10.0
 """A node that is well confirms the end of a pod so soon after its grace period."""
 
@@ -185,7 +182,7 @@ class KubernetesLauncher:
                 key, MemberStart(role, index, incarnation=secrets.token_hex(8))
             )
         restarts = 0 if earlier is None else earlier.restarts + 1
-        memory = None if earlier is None else self._next_memory(earlier)
+        memory = None if earlier is None else self._memory_after(earlier).wanted
         manifest = member_pod(
             self._options,
             self._job,
@@ -439,6 +436,7 @@ class KubernetesLauncher:
 
     def _state(self, member: _Member) -> ProcessState:
         end = member.end
+        memory = self._memory_after(member) if member.ran_out_of_memory else None
         return ProcessState(
             role=member.start.role,
             index=member.start.index,
@@ -450,30 +448,14 @@ class KubernetesLauncher:
             traceback="" if end is None else end.message,
             restarts=member.restarts,
             waits_for=member.waits_for if end is None else "",
-            remedy=self._remedy(member),
-            advice=self._advice(member),
+            remedy=memory.remedy if memory else "",
+            advice=memory.advice if memory else "",
         )
 
-    def _next_memory(self, member: _Member) -> str | None:
-        options = member_options(self._options, member.start.role)
-        return decide_memory(options, memory_of(member.pod), ran_out=member.ran_out_of_memory)
-
-    def _remedy(self, member: _Member) -> str:
-        if not member.ran_out_of_memory:
-            return ""
-        had, gets = memory_of(member.pod), self._next_memory(member)
-        return "" if gets in {None, had} else f"its next pod may use {gets}"
-
-    def _advice(self, member: _Member) -> str:
-        """The key that limits the memory of its pods, and the size to set."""
-        had = memory_of(member.pod)
-        if not member.ran_out_of_memory or had is None or self._remedy(member):
-            return ""
-        options = member_options(self._options, member.start.role)
-        section = "parameter_servers" if member.start.role == "ps" else "workers"
-        key = f"kubernetes.{section}.{'memory' if options.max_memory is None else 'max_memory'}"
-        more = _format_memory(parse_quantity(had) * _MORE_MEMORY)
-        return f"it may use {had}, as {key} says; set that to {more} or more"
+    def _memory_after(self, member: _Member) -> NextMemory:
+        role = member.start.role
+        options = member_options(self._options, role)
+        return NextMemory(options, role, memory_of(member.pod), member.ran_out_of_memory)
 
 
 def _lost_node(member: _Member) -> str | None:
@@ -482,27 +464,3 @@ def _lost_node(member: _Member) -> str | None:
         return None
     node = member.pod["spec"].get("nodeName")
     return None if node is None else str(node)
-
-
-def decide_memory(options: MemberPodConfig, had: str | None, *, ran_out: bool) -> str | None:
-    """The memory of the pod in place of another one; None: that of the config.
-
-    Args:
-        had: Memory of the other one; None: it had no limit.
-        ran_out: It ended because that was too little.
-    """
-    if had is None or options.max_memory is None:
-        return None
-    before = parse_quantity(had)
-    wanted = before * _MORE_MEMORY if ran_out else before
-    if wanted >= parse_quantity(options.max_memory):
-        chosen = str(options.max_memory)
-    else:
-        chosen = _format_memory(wanted) if ran_out else had
-    return chosen if parse_quantity(chosen) > parse_quantity(options.memory) else None
-
-
-def _format_memory(num_bytes: Decimal) -> str:
-    """As Kubernetes takes it; parts of a mebibyte are left out."""
-    mebibytes = int(num_bytes // 2**20)
-    return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"
