@@ -57,9 +57,10 @@ demo-kubernetes: cluster ## Train on a Kubernetes of this machine, kill pods and
 		--data data/sample/kubernetes.txt --output $(DEMO)-kubernetes
 
 .PHONY: check
-check: $(STAMP) ## Lint, format, types, import contracts
+check: $(STAMP) ## Lint, format, wording, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.wording ctr_pipeline tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -158,7 +158,7 @@ class Encoder:
 
 
 def train_trees(parts: Parts, encoding: str, trees: Trees, folder: Path, seed: int) -> Prediction:
-    """Of the test rows, in the environment of the opponent."""
+    """Predictions of the test rows, in the environment of the opponent."""
     inputs, output = folder / "inputs.npz", folder / "trees.npz"
     if not inputs.exists():
         Encoder(parts, seed=seed).write(inputs)
@@ -174,7 +174,7 @@ def train_trees(parts: Parts, encoding: str, trees: Trees, folder: Path, seed: i
 
 
 def train_ours(parts: Parts, folder: Path, seed: int) -> Prediction:
-    """Of the test rows."""
+    """Predictions of the test rows."""
     paths = {}
     for part, rows in parts.rows.items():
         path = folder / f"{part}.csv"
@@ -248,7 +248,7 @@ def summarize(
 
 
 def verdict(interval: Interval) -> str:
-    """In a word, for a glance down the table."""
+    """One word, for a glance down the table."""
     return "ahead" if interval.low > 0 else "behind" if interval.high < 0 else "level"
 
 

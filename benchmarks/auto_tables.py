@@ -43,7 +43,7 @@ class Sizes:
 
     @property
     def total(self) -> int:
-        """Of all parts."""
+        """Rows of all parts."""
         return self.train + self.valid + self.test
 
 
@@ -416,7 +416,7 @@ class Table:
     training: float = 1.0
 
     def parts(self, sizes: Sizes, seed: int) -> Parts:
-        """Its rows."""
+        """The table's rows."""
         valid = int(sizes.valid * self.training)
         sizes = Sizes(int(sizes.train * self.training), valid, sizes.test)
         random = np.random.default_rng([seed, *self.name.encode()])

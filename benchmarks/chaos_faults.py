@@ -339,7 +339,7 @@ def _move(run: WatchedRun, group: Path) -> None:
 
 
 def slow_down_worker(chaos: Disturbance) -> None:
-    """It stands still for most of the time: the others take its tasks, and it is reported.
+    """A worker stands still for most of the time: the others take its tasks, and it is reported.
 
     On few cores it has one to itself while it runs, which the others share: to be half as fast as
     they are it has to rest for longer than half of the time.
@@ -350,7 +350,7 @@ def slow_down_worker(chaos: Disturbance) -> None:
 
 
 def refuse_starts(chaos: Disturbance) -> None:
-    """For half a minute the system starts no process and no thread; a worker and a server die."""
+    """The system starts no process and no thread for half a minute; a worker and a server die."""
     chaos.wait_for_moment(0.1, 0.3)
     with _control_group(chaos, "pids") as group:
         limit = group / "pids.max"
@@ -403,7 +403,7 @@ def kill_server_in_state(state: str) -> Callable[[Disturbance], None]:
 
 
 def kill_servers_after_training(chaos: Disturbance) -> None:
-    """From the end of the job on every parameter server is killed: export and proof need none."""
+    """Every parameter server is killed from the end of the job on: export and proof need none."""
     run = chaos.run
     run.wait_for("the last score", lambda: run.now.state == "finished", 900.0)
     servers = [member for member in run.now.members if member.role == "ps"]
@@ -416,7 +416,7 @@ def kill_servers_after_training(chaos: Disturbance) -> None:
 
 
 def suspend_server(chaos: Disturbance) -> None:
-    """It hangs for good: it has to be replaced."""
+    """A server hangs for good: it has to be replaced."""
     chaos.wait_for_moment()
     member = chaos.signal("ps", 1, STOP)
     chaos.wait_until_replaced(member, 120.0)
@@ -445,7 +445,7 @@ def kill_worker_between_acknowledgements(chaos: Disturbance) -> None:
 
 
 def _wait_for_half_acknowledged_pushes(chaos: Disturbance) -> None:
-    """With one server stopped, until the workers stand still.
+    """Waits, with one server stopped, until the workers stand still.
 
     A worker's next batch has its rows by then, so that it computes and pushes it to both servers:
     what it stands still for is the answer of the one that is stopped. Only a worker that was asking
@@ -896,7 +896,7 @@ def real_etcd(folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def restart_etcd(chaos: Disturbance) -> None:
-    """It is killed and back after three seconds."""
+    """The store etcd is killed and back after three seconds."""
     chaos.wait_for_moment()
     chaos.require_at_work("worker", 0)
     _ETCD["server"].kill()
@@ -907,7 +907,7 @@ def restart_etcd(chaos: Disturbance) -> None:
 
 
 def stall_etcd(chaos: Disturbance) -> None:
-    """It hangs for longer than the lock's lease."""
+    """The store etcd hangs for longer than the lock's lease."""
     chaos.wait_for_moment()
     chaos.require_at_work("worker", 0)
     _ETCD["server"].stall()
@@ -948,7 +948,7 @@ def build_model(inputs, options):
 
 
 def crash_loop(chaos: Disturbance) -> None:
-    """From some moment on every new worker fails: the run stops with its traceback."""
+    """Every new worker fails from some moment on: the run stops with its traceback."""
     chaos.wait_for_moment()
     (chaos.run.folder / "bug").touch()
     for index in _indices(chaos, "worker"):
@@ -1207,4 +1207,4 @@ FAULTS: tuple[Fault, ...] = (
         is_core=True,
     ),
 )
-"""In the order of the table; faults of the network have a module of their own."""
+"""Faults in the order of the table; those of the network have a module of their own."""

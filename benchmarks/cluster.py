@@ -45,7 +45,7 @@ _ENDLESS = 1_000
 _START_SECONDS = 300.0
 _STATUS_LETTERS = 72
 _DRIVER_FAULTS = 3
-"""Of one job."""
+"""Faults of one job."""
 _MEMORY = {
     "master": {"memory": "2Gi"},
     "parameter_servers": {"memory": "1Gi", "max_memory": "4Gi"},
@@ -60,7 +60,7 @@ _COLUMNS = {
     "repeated": "records again",
     "others": "others restarted",
 }
-"""Of the table, by field of `Recovery`."""
+"""Columns of the table, by field of `Recovery`."""
 
 Case = tuple[Fault, tuple[Role, ...]]
 

@@ -311,7 +311,7 @@ def measure(
 def _measure_start(
     channel: Connection, players: Players, run_folder: Path, workers: int, played: int
 ) -> dict[str, Any]:
-    """From the creation of the first pod until all workers that are played have registered.
+    """Seconds from the creation of the first pod until all played workers have registered.
 
     Raises:
         OverdueError: They have not within ten minutes.

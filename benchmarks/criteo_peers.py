@@ -101,7 +101,7 @@ class Trainer:
     def predict(
         self, side: str, model: str, settings: Settings, *, seed: int, fold: Fold
     ) -> Prediction:
-        """Of the fold's test rows; `valid_logloss` is among the facts.
+        """Predictions of the fold's test rows; `valid_logloss` is among the facts.
 
         Raises:
             SideError: If the training fails.
@@ -192,7 +192,7 @@ def make_environments(sides: list[str], kept_in: Path) -> dict[str, Path]:
 
 
 def line_title(side: str, model: str, kind: str) -> str:
-    """Of a person's table and of the results."""
+    """Title in a person's table and in the results."""
     name = SIDES[side] if side in OWN_MODEL else f"{SIDES[side]} {model}"
     return f"{name}, {kind}"
 
@@ -217,7 +217,7 @@ def search(
 
 
 def load_settings(path: Path, titles: list[str]) -> dict[str, Settings]:
-    """Those of an earlier run's lines, by title.
+    """Settings of an earlier run's lines, by title.
 
     Raises:
         ValueError: If the file is not a result of this script, or lacks lines.
@@ -295,7 +295,7 @@ def summarize(
 
 
 def turn(interval: Interval) -> Interval:
-    """Of the difference the other way round."""
+    """The interval of the difference the other way round."""
     return Interval(-interval.value, -interval.high, -interval.low)
 
 

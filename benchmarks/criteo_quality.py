@@ -181,7 +181,7 @@ def run_model(
 
 
 def train_and_score(config: dict[str, Any]) -> Prediction:
-    """Of the test rows of a config."""
+    """Predictions of the test rows of a config."""
     from ctr_pipeline.apps.scoring.evaluate import evaluate
     from ctr_pipeline.config.loader import config_from_mapping
     from ctr_pipeline.pipeline.run import train
@@ -207,7 +207,7 @@ def write_folds(folds: list[Fold], folder: Path) -> None:
 
 
 def score(outcome: Outcome, labels: np.ndarray) -> list[Scored]:
-    """Its seeds."""
+    """Scores of its seeds."""
     return [Scored.of(labels, probabilities) for probabilities in outcome.probabilities]
 
 

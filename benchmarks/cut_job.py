@@ -209,7 +209,7 @@ def run_side(side: Side, rows: Path, *, rows_per_table: int, epochs: int) -> dic
 
 
 def tabulate(found: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """For each side a line of the steps that overlap a cut, if any do, and one of the others."""
+    """Two lines for each side: of the steps that overlap a cut, if any do, and of the others."""
     lines = []
     for side, figures in found.items():
         for name, label in (("during", "in a cut"), ("others", "others")):

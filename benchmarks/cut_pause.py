@@ -1,4 +1,4 @@
-r"""For how long updates wait while a parameter server writes a cut.
+r"""Time for which updates wait while a parameter server writes a cut.
 
 A store of 2.6 million rows (a linear weight under Adagrad, a vector of 16 under Adam: 208 bytes a
 record) is updated without a pause, 40,000 drawn keys a time, first alone, then while cuts of all

@@ -50,7 +50,7 @@ class Story:
         self._events_told = len(view.events)
 
     def tell_members(self) -> None:
-        """Who is there."""
+        """Tells who is there."""
         for member in self._run.now.members:
             stats = member.stats or MemberStats()
             speed = stats.samples_per_second

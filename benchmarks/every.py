@@ -58,7 +58,7 @@ class Benchmark:
         return None
 
     def command(self, results: Path, *, quick: bool) -> list[str]:
-        """To be run."""
+        """The command to be run."""
         script = HERE / f"{self.script or self.name}.py"
         arguments = (self.quick or ()) if quick else self.arguments
         return [

@@ -135,7 +135,7 @@ def all_features() -> list[dict[str, Any]]:
 
 
 def split_paths(folder: Path, kind: str) -> dict[str, str]:
-    """For `data`."""
+    """Paths for `data`."""
     return {split: str(folder / f"{split}.{kind}") for split in SHARES}
 
 
@@ -442,7 +442,7 @@ class Line:
 
     @property
     def cells(self) -> list[str]:
-        """Of the Markdown table."""
+        """Cells of the Markdown table."""
         verdict = {True: "met", False: "missed", None: ""}[self.is_met]
         return [self.what, self.ours, self.beside, self.ratio, self.aim, verdict]
 

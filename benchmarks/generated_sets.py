@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 _FACTORS = 2
 _MISSING_SHARE = 0.1
 _MAIN_DEVIATION = 1.0
-"""Of the logit by main effects and numbers together."""
+"""Deviation of the logit by main effects and numbers together."""
 _PAIR_DEVIATION = 0.5
 _ZIPF = 1.05
 

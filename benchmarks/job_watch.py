@@ -228,7 +228,7 @@ class JobWatch(ABC):
         return sorted(pauses, reverse=True)
 
     def training_seconds(self) -> float:
-        """From the first record counted to the last, validation left out."""
+        """Seconds from the first record counted to the last, validation left out."""
         at = [one for one in self.moments if one.trained > 0]
         if not at:
             return 0.0

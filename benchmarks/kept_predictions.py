@@ -24,7 +24,7 @@ class OtherRowsError(ValueError):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of the test rows of one origin.
+    """Predictions of the test rows of one origin.
 
     Attributes:
         probabilities: In the order of the rows.
@@ -74,7 +74,7 @@ class PredictionFolder:
         _write_array(path, prediction.probabilities)
 
     def pooled(self, name: str) -> dict[int, Prediction]:
-        """By seed: the rows of all origins in turn, `seconds` summed; whole seeds only."""
+        """Rows of all origins in turn, by seed, `seconds` summed; whole seeds only."""
         found = sorted((self._folder / name).glob("seed*-origin*.npy"))
         seeds = sorted({int(path.name.removeprefix("seed").partition("-")[0]) for path in found})
         pooled = {}

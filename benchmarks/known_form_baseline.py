@@ -23,7 +23,7 @@ _ITERATIONS = 200
 
 @dataclass(frozen=True)
 class _Effects:
-    """Of the ids: a vector for each column, and factors for each of the columns that act in pairs.
+    """Effects of the ids: a vector for each column, and factors for columns that act in pairs.
 
     Attributes:
         main: [F], each [V].
@@ -38,7 +38,7 @@ class _Effects:
         return np.concatenate([*self.main, *(u_V for column in self.factors for u_V in column)])
 
     def like(self, flat: Floats) -> "_Effects":
-        """These numbers in the shapes of this one."""
+        """The given numbers in the shapes of this one."""
         sizes = [*map(len, self.main), *(len(u_V) for column in self.factors for u_V in column)]
         parts = iter(np.split(flat, np.cumsum(sizes)[:-1]))
         return _Effects(
@@ -90,7 +90,7 @@ def predict_known_form(generated: GeneratedSet) -> Floats:
 
 
 def _logits(rows: Recipe, effects: _Effects) -> tuple[Floats, list[list[Floats]]]:
-    """Of each row; and, for each factor of its ids, the sum of the factors it is multiplied by."""
+    """Logit of each row, and for each factor of its ids the sum of those it is multiplied by."""
     logits_B = rows.known_logits_B.copy()
     for ids_B, w_V in zip(rows.ids_FB, effects.main, strict=True):
         logits_B += w_V[ids_B]

@@ -39,11 +39,11 @@ class Spread:
         return cls(statistics.fmean(values), std, tuple(values))
 
     def show(self, digits: int = 4) -> str:
-        """Such as `0.7613 ± 0.0004`."""
+        """A text such as `0.7613 ± 0.0004`."""
         return f"{self.mean:,.{digits}f} ± {self.std:,.{digits}f}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The spread for JSON."""
         return {"mean": self.mean, "std": self.std, "values": list(self.values)}
 
 

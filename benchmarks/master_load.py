@@ -78,9 +78,9 @@ MASTER = "MasterService"
 BATCH_SIZE = 1024
 _DEADLINE_SECONDS = 10.0
 _PATIENCE_SECONDS = 120.0
-"""For all members to register and for the first task to be leased."""
+"""Time for all members to register and for the first task to be leased."""
 NICE = 10
-"""Of the agents: on a machine of its own the master would not wait for them."""
+"""Niceness of the agents: on a machine of its own the master would not wait for them."""
 _IDLE_WORKERS = 4
 _IDLE_SECONDS = 0.1
 """Between the tasks of one that holds nothing when it asks."""
@@ -178,7 +178,7 @@ def be_master(run_folder: Path, channel: Connection) -> None:
 
 
 def connect(run_folder: Path, role: Role) -> RpcClient:
-    """To the master, once it serves."""
+    """Connects to the master, once it serves."""
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while (endpoint := load_endpoint(run_folder / "job")) is None:
         if time.monotonic() > give_up:
@@ -546,7 +546,7 @@ def _measure(
 
 
 def _used(master: Connection) -> tuple[float, int, int, int]:
-    """Its processor seconds, commits and records so far, and the bytes it holds."""
+    """The master's processor seconds, commits and records so far, and the bytes it holds."""
     master.send("used")
     return master.recv()
 

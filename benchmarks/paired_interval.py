@@ -60,11 +60,11 @@ class Interval:
     high: float
 
     def show(self, digits: int = 4) -> str:
-        """Such as `0.9931 [0.9712, 1.0150]`."""
+        """A text such as `0.9931 [0.9712, 1.0150]`."""
         return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
 
     def as_dict(self) -> dict[str, float]:
-        """For JSON."""
+        """The interval for JSON."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
 

@@ -120,7 +120,7 @@ def train_deepctr_torch(job: Job) -> Scores:
     )
 
     class BackToTraining(Callback):
-        """Its evaluation after an epoch leaves the model without dropout; that is no setting."""
+        """Goes back to training: the evaluation after an epoch leaves the model without dropout."""
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             self.model.train()
@@ -224,7 +224,7 @@ def train_lightgbm(job: Job) -> Scores:
 
 
 def train_scikit_learn(job: Job) -> Scores:
-    """Its `HistGradientBoostingClassifier` with LightGBM's settings, scored by its best trees.
+    """Trains `HistGradientBoostingClassifier` with LightGBM's settings, scored by its best trees.
 
     It is made after LightGBM, and stands in for it where that cannot be installed. It takes no
     categorical column of over 255 values, so categories are their counts, or counts and rates.
@@ -270,7 +270,7 @@ def _tree_inputs(arrays: dict[str, np.ndarray], part: str, categories: str) -> n
 
 
 def train_vowpal_wabbit(job: Job) -> Scores:
-    """Its own driver over a file of lines; validation and test rows scored without learning."""
+    """Trains by its own driver over a file of lines; validation and test rows are scored only."""
     from vowpalwabbit import Workspace
 
     settings = job.settings

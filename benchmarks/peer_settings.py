@@ -128,14 +128,14 @@ _DROPOUT = 0.2
 
 @dataclass(frozen=True)
 class Candidates:
-    """Of one peer's model: what is published, the usual first, and what a search tries besides."""
+    """Settings of one peer's model: what is published, and what a search tries besides."""
 
     published: list[Settings]
     search: list[Settings]
 
 
 def candidates(side: str, model: str) -> Candidates:
-    """For a side and one of its models."""
+    """Candidates for a side and one of its models."""
     if side == "lightgbm":
         slow = {**_LIGHTGBM, **_SLOW_TREES, "num_leaves": 31}
         counts = {**slow, "categories": "counts"}

@@ -105,7 +105,7 @@ def write_wide_rows(file: Path) -> None:
 
 
 def time_wide(rows: Path) -> dict[str, tuple[float, float]]:
-    """By command: seconds, and seconds of a core, which others on the machine lengthen less."""
+    """Seconds by command, and seconds of a core, which others on the machine lengthen less."""
     config = rows.with_suffix(".yaml")
     commands = {
         "init": [COMMAND, "init", str(rows), "--output", str(config), "--overwrite"],

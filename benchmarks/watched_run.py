@@ -50,12 +50,12 @@ def command_of(process: psutil.Process) -> list[str]:
 
 
 def with_word(processes: Iterable[psutil.Process], word: str) -> list[psutil.Process]:
-    """Those whose command line has the word."""
+    """Processes whose command line has the word."""
     return [one for one in processes if word in command_of(one)]
 
 
 def command_lines(processes: Iterable[psutil.Process]) -> list[str]:
-    """Those of processes that have not ended meanwhile."""
+    """Command lines of processes that have not ended meanwhile."""
     return [" ".join(words) for one in processes if (words := command_of(one))]
 
 
@@ -117,12 +117,12 @@ class WatchedRun(JobWatch):
 
     @property
     def job(self) -> Job:
-        """For `pipeline.job.control`."""
+        """The job for `pipeline.job.control`."""
         return Job(self.output)
 
     @property
     def pid(self) -> int:
-        """Of the process that the user started: it launches the others."""
+        """Id of the process that the user started: it launches the others."""
         return self._started.pid
 
     @property
@@ -277,7 +277,7 @@ class WatchedRun(JobWatch):
 
     @contextlib.contextmanager
     def paced(self, most: Callable[[], float]) -> Iterator[None]:
-        """Its workers stand still for most of the time while more than a part of the job is done.
+        """Lets workers stand still for most of the time while more than a part of the job is done.
 
         Whoever does something to the run has time for it, however fast it is.
 

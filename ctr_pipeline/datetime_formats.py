@@ -54,7 +54,7 @@ ISO_REGEX = (
     "(?:[T ](?P<hour>[0-9]{2})(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})"
     f"(?:[.,][0-9]{{1,9}})?)?(?: ?{_OFFSET})?)?)?"
 )
-"""Of texts without blanks around them, that RE2 and Python read alike."""
+"""Pattern of texts without blanks around them, that RE2 and Python read alike."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Directive:
     """What a part of a text tells.
 
     Attributes:
-        letter: Of the directive; empty for a byte that stands for itself.
+        letter: The directive's letter; empty for a byte that stands for itself.
         literal: The byte that stands for itself, else empty.
         fewest: Digits there are at least, where it is digits.
         most: Digits there are at most.
@@ -102,7 +102,7 @@ class TimePattern:
 
     @property
     def regex(self) -> str:
-        """Of texts without blanks around them, that RE2 and Python read alike."""
+        """The pattern of texts without blanks around them, that RE2 and Python read alike."""
         return "".join(part.regex for part in self.parts)
 
 

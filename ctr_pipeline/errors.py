@@ -62,7 +62,7 @@ class ReadingKeyError(DataError):
     """A file can be read with a key that the config does not set.
 
     Attributes:
-        key: Of the section `data`.
+        key: Key of the section `data`.
         value: What it would have to be.
     """
 
@@ -176,7 +176,7 @@ class CarriedError:
 
     @classmethod
     def of(cls, error: CtrPipelineError) -> "CarriedError":
-        """That of an error, to be sent to another process."""
+        """What is sent of an error to another process."""
         kind = next(one.__name__ for one in type(error).__mro__ if one.__name__ in _kinds())
         problems = error.problems if isinstance(error, ConfigError) else ()
         return cls(kind, error.message, error.place, error.remedy, error.exit_code, problems)

@@ -99,7 +99,7 @@ class FeatureSpec(BaseModel):
         number: Chain that ends in a dense input; None if the column has none.
         id: Chain that ends in an embedded field; None if the column has none.
         sensitive: The column's values stay out of messages, logs and reports.
-        reason: Who decided, for the plan table and the report.
+        reason: The one who decided, for the plan table and the report.
         cross: The columns that are crossed, as features of their own: a text column has no chains,
             a number column has the `id` chain by which it is crossed; None if it is no cross.
         sequence: How the text is cut into elements, each of which goes through the `id` chain;

@@ -54,7 +54,7 @@ def end_with(error: CtrPipelineError) -> None:
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """These signals raise `Interrupted` inside; outside the main thread nothing changes.
+    """Has signals raise `Interrupted` inside; outside the main thread nothing changes.
 
     A signal that is ignored, as `nohup` has SIGHUP, stays ignored.
     """

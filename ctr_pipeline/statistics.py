@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 STATISTICS_VERSION = 3
 CONCEALED = "(concealed)"
-"""In the place of a value of a sensitive column."""
+"""What stands in the place of a value of a sensitive column."""
 
 
 class _Frozen(BaseModel):

@@ -61,9 +61,9 @@ class LayerText:
     """What the page says of a layer.
 
     Attributes:
-        name: Of the class.
+        name: Name of the class.
         signature: Arguments of the constructor, as its source writes them.
-        docstring: Of the class, dedented.
+        docstring: Docstring of the class, dedented.
     """
 
     name: str

@@ -335,7 +335,7 @@ def _value_weights(session: Session, weight: str) -> ValueWeights:
 
 
 def _drift_of_rows(found: Sequence[Mapping[str, ColumnDrift]]) -> dict[str, RowsDrift]:
-    """By name of the other rows, from what was found about each column that was compared."""
+    """The drift of other rows, by their name, from what was found of each compared column."""
     found = [drift for drift in found if drift]
     names = found[0] if found else ()
     return {

@@ -35,9 +35,9 @@ NUM_QUANTILES = 30
 MOST_ROWS_FOR_RATES = 50_000
 """Beyond, embeddings learn what click rates tell: of 88,000 rows of Criteo they made AUC worse."""
 NUM_FINE_QUANTILES = 300
-"""Of numbers whose single values tell something as well."""
+"""Quantiles of numbers whose single values tell something as well."""
 NUM_FINEST_QUANTILES = 10_000
-"""Of numbers that are not sure to be ids: frequent ones have intervals of their own."""
+"""Quantiles of numbers that are not sure to be ids: frequent ones get intervals of their own."""
 _SECONDS_OF_A_DAY = 86_400
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,40})", re.ASCII)
 _NO_LISTS: Mapping[str, ListSpec] = MappingProxyType({})

@@ -27,8 +27,8 @@ class LabelCounts:
 
     Attributes:
         num_rows: All rows.
-        num_clicks: Those of label 1.
-        num_wrong: Those that are bad, such as for a label that is not 0 or 1.
+        num_clicks: Rows of label 1.
+        num_wrong: Rows that are bad, such as for a label that is not 0 or 1.
         weights: What good rows weigh; None without weights.
     """
 

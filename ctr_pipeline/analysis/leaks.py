@@ -8,12 +8,12 @@ from ctr_pipeline.evaluation.auc import auc_of_runs
 from ctr_pipeline.statistics import ColumnStatistics
 
 MIN_ROWS_PER_VALUE = 10
-"""With fewer rows a value, rows of one label only come about by chance."""
+"""Rows a value, at least: with fewer, rows of one label only come about by chance."""
 LEAK_AUC = 0.99
 """No honest column ranks clicks as well by itself."""
 SUSPECT_AUC = 0.9
 SUSPECT_INFORMATION = 0.5
-"""From here on a column is worth a look: its AUC alone, or the share that it alone explains of the
+"""A column is worth a look from here on: its AUC alone, or the share that it alone explains of the
 label's entropy. An AUC of 0.9 explains 0.3 to 0.4 of it, one of 0.97 explains 0.55 to 0.7."""
 
 

@@ -82,7 +82,7 @@ class MaxComputeRows:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The rows' name in messages."""
         return str(self.rows[0])
 
     @property
@@ -344,7 +344,7 @@ class MaxComputeEngine:
 
         Args:
             column: Its name.
-            sample: Whose rows are counted; None: all but the training rows, with `sample` from 0.
+            sample: Rows that are counted; None: all but the training rows, with `sample` from 0.
             weighted: With what rows weigh.
         """
         scan = next(scan for scan in self._scans if column in scan.columns)

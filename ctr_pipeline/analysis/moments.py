@@ -268,7 +268,7 @@ def _collect(
     weighted: bool,
     summarized: Chain | None,
 ) -> CollectedMoments:
-    """Of chains with values, weighed or not, by two queries."""
+    """Moments of chains with values, weighed or not, by two queries."""
     chains = tuple(ranges)
     ends = [(one.minimum or 0.0, one.maximum or 0.0) for one in ranges.values()]
     totals = [(one.weight or 0.0) if weighted else one.count for one in ranges.values()]

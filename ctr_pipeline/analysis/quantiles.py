@@ -66,7 +66,7 @@ class Quantiles:
 def measure_quantiles(
     rows_of: RowsOf, plan: ColumnPlan, moments: Mapping[str, Moments]
 ) -> dict[tuple[Chain, int | None], Quantiles]:
-    """By chain and n; those of the profile, which take no heavy value out, by None."""
+    """Quantiles by chain and n; those of the profile, which take no heavy value out, by None."""
     wanted: dict[Chain, dict[int | None, None]] = {}
     for one in plan.boundaries:
         wanted.setdefault(one.chain, {})[one.num_quantiles] = None

@@ -20,7 +20,7 @@ from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms.base import NumberTransform
 
 MOST_VALUES = 8192
-"""Of a column, beyond which a database takes no longer than this."""
+"""Values of a column, beyond which a database takes no longer than this."""
 
 
 Parameters = Mapping[str, float | str]

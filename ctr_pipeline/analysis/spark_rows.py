@@ -92,7 +92,7 @@ class LineRows:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The rows' name in messages."""
         return str(self.view.files[0])
 
     @property
@@ -156,7 +156,7 @@ class ParquetRows:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The rows' name in messages."""
         return str(self.view.files[0])
 
     @property
@@ -204,7 +204,7 @@ class KeyValueRows:
     Attributes:
         rows: As they are kept.
         cut: Where the pairs are, and how they are cut.
-        keys: Those that are read; a row that has one of them twice is bad.
+        keys: Keys that are read; a row that has one of them twice is bad.
     """
 
     rows: LineRows | ParquetRows
@@ -218,7 +218,7 @@ class KeyValueRows:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The rows' name in messages."""
         return self.rows.place
 
     @property

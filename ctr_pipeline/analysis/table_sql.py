@@ -28,11 +28,11 @@ class RowsInSql(Protocol):
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The rows' name in messages."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the columns."""
+        """The columns."""
 
     @property
     def sample(self) -> exp.Expr:
@@ -66,7 +66,7 @@ class CountedRows:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The rows' name in messages."""
         return self.sources[0].place
 
     def check(self, plan: StatisticsPlan) -> None:

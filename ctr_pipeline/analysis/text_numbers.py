@@ -29,9 +29,9 @@ from ctr_pipeline.statistics import Moments
 from ctr_pipeline.transforms.base import Transform
 
 CountsOf = Callable[[str], Iterable[ColumnCounts]]
-"""From a column to its values in the training rows, in portions."""
+"""Gives the values of a column in the training rows, in portions."""
 NumbersOf = Callable[[Transform, pa.Array], np.ndarray]
-"""From a transform of texts and some texts, NULL where missing, to float64, NaN where missing."""
+"""Makes float64, NaN where missing, of some texts, NULL where missing, by a transform."""
 
 
 @dataclass

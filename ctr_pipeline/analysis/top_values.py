@@ -23,7 +23,7 @@ from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ValueCount
 
 NUM_TOP_VALUES = 20
-"""That the report shows; a column of no more values has an interval and a bin for each."""
+"""Values that the report shows; a column of no more has an interval and a bin for each."""
 
 
 def as_top_values(rows: Sequence[tuple[Any, ...]]) -> tuple[ValueCount, ...]:

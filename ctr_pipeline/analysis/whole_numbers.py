@@ -26,16 +26,16 @@ _Floats = NDArray[np.float64]
 _SMOOTHINGS_S1 = np.array(SMOOTHINGS)[:, None]
 NUMS_INTERVALS = (5, 10, 20, 30, 60)
 _VALUES_AN_INTERVAL = 3
-"""On average, at least: an interval of one value says what that value does."""
+"""Values on average, at least: an interval of one value says what that value does."""
 _BEYOND_CHANCE = 2.0
 """Standard errors."""
 FEW_VALUES = 20
 _LEAST_ROWS = 5
-"""Of a value, below which its frequency is mostly chance."""
+"""Rows of a value, below which its frequency is mostly chance."""
 _LEAST_FREQUENCIES = 20
 _LOW_QUARTILE, _ERROR_OF_ONE = 0.319, 0.571
-"""Of |N(0, 1)|, as which frequencies that are smooth but for chance jump: the lower quartile, and
-its standard error times the root of their number."""
+"""Lower quartile of |N(0, 1)|, as which frequencies that are smooth but for chance jump, and its
+standard error times the root of their number."""
 _LEAST_JUMP = 0.85
 """Frequencies of measures are not quite smooth."""
 _FAR_AHEAD = 1.5
@@ -205,7 +205,7 @@ class _Counts:
     base: float
 
     def gains(self, groups_V: NDArray[np.int64]) -> _Floats:
-        """By how many nats the rows of each value are judged better than by the base rate.
+        """Nats by which the rows of each value are judged better than by the base rate.
 
         Args:
             groups_V: The group whose rows judge those of a value, each left out itself.

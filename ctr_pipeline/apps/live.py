@@ -24,7 +24,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 
 _LOOK_SECONDS = 1.0
 _LAST_LOOK_SECONDS = 6.0
-"""In which a browser fetches the page once more, after the end."""
+"""Time in which a browser fetches the page once more, after the end."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class WholeStatus:
         return bool(self.run.alive) or has_master
 
     def payload(self) -> dict[str, Any]:
-        """For programs: epochs count from 1, times are ISO 8601, unknown values are null."""
+        """State for programs: epochs count from 1, times are ISO 8601, unknown values are null."""
         run = _run_payload(self.run)
         return run if self.job is None else _job_payload(self.job) | {"run": run}
 
     def page(self) -> str:
-        """For a browser."""
+        """The page for a browser."""
         from ctr_pipeline.reporting.data import LiveData
         from ctr_pipeline.reporting.render import render_live
 

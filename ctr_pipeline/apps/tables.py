@@ -70,7 +70,7 @@ class ProfileResult:
     output: Path | None
 
     def to_payload(self) -> dict[str, Any]:
-        """For programs; without a label, nothing that would need one."""
+        """The result for programs; without a label, nothing that would need one."""
         statistics = self.shown.statistics.model_dump(
             mode="json", include={"num_rows", "label_rate", "columns"}
         )
@@ -114,7 +114,7 @@ class DriftResult:
         return tuple(one for one in self.shown.drift.columns.values() if one.exceeds(psi))
 
     def to_payload(self) -> dict[str, Any]:
-        """For programs; no value of the data is in it."""
+        """The result for programs; no value of the data is in it."""
         return {
             "old": self.shown.old,
             "new": self.shown.new,

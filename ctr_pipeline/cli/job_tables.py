@@ -189,7 +189,7 @@ _MEMBER_COLUMNS = (
     _Column("rows held", _figure("ps", lambda stats: f"{stats.rows_held:,}")),
     _Column("waits for, or last end", lambda one: escape(_explain(one)), "left", folds=True),
 )
-"""Of the table of members; the JSON of `ctrpipe status` has all fields of `MemberStatus`."""
+"""Columns of the table of members; `ctrpipe status --json` has all fields of `MemberStatus`."""
 
 
 def _render_events(events: "Sequence[JobEvent]", now: float) -> Table:

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: Those after the program's name; None: those of this process.
+        arguments: Arguments after the program's name; None: those of this process.
 
     Returns:
         The exit code.

@@ -223,7 +223,7 @@ def _check_runtime(values: dict[str, Any], source: Source) -> None:
 
 
 _KEYS_OF_ROW_SERVERS = frozenset({"parameter_servers", "startup_timeout_seconds"})
-"""Of those that belong to servers, what servers of embedding rows alone have, too."""
+"""Keys of servers that servers of embedding rows alone have, too."""
 
 
 def _check_strategy(values: dict[str, Any], source: Source) -> None:

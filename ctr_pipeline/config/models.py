@@ -1192,7 +1192,10 @@ class TuneConfig(Section):
 
     trials: int = Field(default=30, ge=1, le=10_000, description="Configs that are trained.")
     seed: int = Field(
-        default=0, ge=0, lt=2**63, description="Of the search; the same one tries the same values."
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="Seed of the search; the same one tries the same values.",
     )
     metric: Literal["logloss", "auc"] = Field(
         default="logloss", description="What is best on the validation rows."
@@ -1219,7 +1222,7 @@ def working_copy(address: str, scratch: str | None) -> Path:
     """The folder on this disk for a run at an address.
 
     Args:
-        address: Such as `s3://bucket/runs/clicks`.
+        address: An address such as `s3://bucket/runs/clicks`.
         scratch: As `runtime.scratch`.
     """
     parent = Path(scratch or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "ctrpipe/runs"))

@@ -19,7 +19,7 @@ RESOLVED_CONFIG = "config.resolved.yaml"
 RUN_LOCK = ".lock"
 """Names of files that every run folder holds."""
 GIVEN_FEATURES = "x-given-features"
-"""In the config of a run folder: what `features` was before it was decided, for the run itself."""
+"""Key in the config of a run folder: `features` before it was decided, for the run itself."""
 
 _ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _TITLE = """\

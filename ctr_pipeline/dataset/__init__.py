@@ -1,1 +1,1 @@
-"""From data files to rows: inspection, ingestion, splits, order, and encoded rows on disk."""
+"""Rows from data files: inspection, ingestion, splits, order, and encoded rows on disk."""

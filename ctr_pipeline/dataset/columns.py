@@ -85,7 +85,7 @@ class ReadingPlan:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the tables that come out."""
+        """The columns of the tables that come out."""
         label = [(self.label, pa.int8())] if self.label is not None else []
         typed = {name: ARROW_TYPES[kind] for name, kind in self.types.items()}
         if self.key_columns is not None:

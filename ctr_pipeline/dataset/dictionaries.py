@@ -35,8 +35,8 @@ def merge_dictionaries(chunks: Sequence[pa.DictionaryArray]) -> pa.DictionaryArr
     """Dictionaries, one behind the other, as one; as `encode_dictionary` of all rows.
 
     Args:
-        chunks: Of string or float64; row numbers and values may be NULL, values may repeat or
-            belong to no row.
+        chunks: Values are strings or float64; they and row numbers may be NULL, values may repeat
+            or belong to no row.
     """
     found, rows = zip(*map(_needed, chunks), strict=True)
     # NULL behind all others, for rows without a number.

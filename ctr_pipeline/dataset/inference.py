@@ -42,7 +42,7 @@ _WHOLE = r"^[+-]?\d+$"
 _LARGEST_WHOLE = 2**53
 """Up to here float64 holds every whole number."""
 _MICROSECONDS = 1_000_000
-"""From here on whole numbers may be ids that are made of a time. These come again, and the digits
+"""Whole numbers from here on may be ids that are made of a time. These come again, and the digits
 of so fine a clock do not."""
 _MOST_AGAIN = 0.1
 """Share of the values of such a clock that were there before."""

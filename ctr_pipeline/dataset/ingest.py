@@ -152,7 +152,7 @@ class RowsToRead:
         return _shares_of(self.data, self.source) if split == "train" else Shares(0.0, 0.0)
 
     def divided_by(self, split: str) -> str | None:
-        """By what the rows of a split's files are divided, as `data.split.by` names it."""
+        """What divides the rows of a split's files, as `data.split.by` names it."""
         return self.data.split.by if self.shares_of(split).splits != ("train",) else None
 
     @property
@@ -165,7 +165,7 @@ class RowsToRead:
         return self.divided_by("train") in {"time", "random"}
 
     def dropped_at_once(self, split: str) -> list[str]:
-        """Those of `dropped` that no later division of a split's rows needs."""
+        """Columns among `dropped` that no later division of a split's rows needs."""
         return [] if self.divided_by(split) == "time" else self.dropped
 
     def divide(self, table: pa.Table, first_row: int) -> Iterator[tuple[str, pa.Table]]:
@@ -370,7 +370,7 @@ def ingest(
 
 
 def find_ingested(rows: RowsToRead, folder: Path) -> IngestedRows | None:
-    """These rows, if a folder has all of them with all their columns; None if it does not."""
+    """The rows, if a folder has all of them with all their columns; None if it does not."""
     found = load_ingested(folder)
     if found is None or found.origin != rows.origin:
         return None

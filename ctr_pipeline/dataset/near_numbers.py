@@ -17,7 +17,7 @@ _MISSING_WORDS = frozenset(
     {"null", "(null)", "<null>", "\\n", "nil", "none", "na", "n/a", "#n/a", "<na>", "nat"}
     | {"undefined", "unknown", "missing", "-", "--", "---", "?", "."}
 )
-"""In small letters; `\\n` is a backslash and an n, as Hive and PostgreSQL write NULL."""
+"""Words in small letters; `\n` is a backslash and an n, as Hive and PostgreSQL write NULL."""
 
 _SIGN = "[$€£¥₹₽₩₺฿₫₴₦₱]"
 _DIGITS = r"\d+([.,]\d+)*"
@@ -51,7 +51,7 @@ class NearNumber:
 
     @property
     def reason(self) -> str:
-        """For the decision about the column; tells no value of the data."""
+        """Reason of the decision about the column; tells no value of the data."""
         return f"numbers {self._what()} in {self._percent()} of its values"
 
     def describe(self, column: str, *, is_sensitive: bool = False) -> str:

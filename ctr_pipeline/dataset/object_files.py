@@ -38,7 +38,7 @@ _REMEDIES = {
     "AWS_SECRET_ACCESS_KEY",
     "gcs": "Write it as gs://",
 }
-"""For schemes that other tools know."""
+"""Remedies by schemes that other tools know."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ObjectFile:
 
     @property
     def parts(self) -> PurePosixPath:
-        """Its address as a path, without scheme."""
+        """The address as a path, without scheme."""
         return PurePosixPath(self.address.partition("://")[2])
 
     def state(self) -> tuple[str | int, ...]:
@@ -89,7 +89,7 @@ class ObjectFile:
         return self.address, found.num_bytes, f"version {found.version}"
 
     def open(self) -> io.BufferedReader:
-        """Its bytes, to be read once from the start or at any place.
+        """Opens the object, to be read once from the start or at any place.
 
         Raises:
             DataError: It is gone, or changed since it was found.

@@ -54,7 +54,7 @@ def split_pairs(
     Args:
         texts: string [N], NULL where missing.
         cut: How they are cut.
-        keys: Those that are wanted; others are passed over.
+        keys: Keys that are wanted; others are passed over.
 
     Returns:
         The values of each key, string [N], NULL where a text lacks the key; and the texts that have

@@ -33,7 +33,7 @@ class NamedFile(Protocol):
 
     @property
     def parent(self) -> PurePath:
-        """Its folders."""
+        """The folders above the file."""
 
 
 def is_partition_folder(name: str) -> bool:

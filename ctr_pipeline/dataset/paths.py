@@ -1,4 +1,4 @@
-"""From `data.train`, `data.valid` and `data.test` to files that exist."""
+"""Files that exist, from `data.train`, `data.valid` and `data.test`."""
 
 import glob
 from collections.abc import Hashable, Sequence

@@ -50,7 +50,7 @@ def check_same_names(
     Args:
         names: The columns.
         file: Where they are.
-        others: Those that are expected.
+        others: The schemas that are expected.
         other: Where these are.
         label: The column that rows to train and test on need.
     """

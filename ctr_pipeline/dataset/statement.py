@@ -22,7 +22,7 @@ _CLOCKS = frozenset(
     }
 )
 _DRAWS = frozenset({"gen_random_uuid", "random", "uuid", "uuidv4", "uuidv7"})
-"""With `_CLOCKS`, functions of DuckDB that give other values at each execution."""
+"""Functions of DuckDB that, as `_CLOCKS`, give other values at each execution."""
 _DATABASE_ENDINGS = frozenset({".duckdb", ".ddb", ".db"})
 
 
@@ -54,7 +54,7 @@ class Query:
 
     @cached_property
     def tree(self) -> exp.Query:
-        """Its syntax tree, of which files and order are read; DuckDB parses the text itself.
+        """The syntax tree, of which files and order are read; DuckDB parses the text itself.
 
         Raises:
             DataError: It cannot be parsed, or is no single SELECT.

@@ -94,7 +94,7 @@ def _check_types(table: pa.Table, kinds: pa.Schema, place: Place) -> None:
 
 
 def _types_of(schema: pa.Schema, head: pa.Table) -> dict[str, ColumnType]:
-    """By the schema; whole numbers beyond 2^53 are texts, as in a CSV.
+    """Types by the schema; whole numbers beyond 2^53 are texts, as in a CSV.
 
     Bytes that are no text have no type.
     """

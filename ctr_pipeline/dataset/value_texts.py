@@ -28,10 +28,11 @@ POINT_ZEROS = r"[.]0+$"
 ZERO_FLOAT = r"^-?0[.]0+$"
 BLANKS = " \t\n\v\f\r"
 TRUE, FALSE = "true", "false"
-"""In small letters."""
+"""Texts of booleans, in small letters."""
 
 _MOST_WHOLE = {16: 2**11, 32: 2**24, 64: 9 * 10**15}
-"""By bits of a float: below, each whole number is one of them and no other was rounded to it."""
+"""Bounds by bits of a float: below, each whole number is one of them, and none was rounded to it.
+"""
 
 
 def missing_texts(listed: Sequence[str]) -> tuple[str, ...]:

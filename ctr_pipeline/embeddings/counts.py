@@ -78,7 +78,7 @@ def counts_of_keys(tables: Sequence[IdCounts] | None, keys: Int64Array) -> Int64
     """Training counts of keys, int64 [n]; 0 where none were given.
 
     Args:
-        tables: Of each table.
+        tables: Counts of each table.
         keys: int64 [n], table << 44 | id.
     """
     counts = np.zeros(len(keys), np.int64)
@@ -97,7 +97,7 @@ class Admission:
     """Which ids have rows: those that occur often enough in the training rows.
 
     Args:
-        num_ids: Of each table.
+        num_ids: Number of ids of each table.
         admit_after: An id has a row only if it occurs at least so often.
 
     Attributes:

@@ -121,7 +121,7 @@ class CutStorage:
         return CommitWriter(self._storage)
 
     def names(self) -> list[str]:
-        """Of all files, in order.
+        """Names of all files, in order.
 
         Raises:
             StorageError: They cannot be listed at this moment.

@@ -51,8 +51,8 @@ def save_blocks(
     """As `save_rows`, of rows that come in blocks.
 
     Args:
-        keys: Of all rows.
-        records: Of all rows, in the order of their keys; asked for after all keys.
+        keys: Keys of all rows.
+        records: Records of all rows, in the order of their keys; asked for after all keys.
     """
     writer = ArrayFileWriter(file, _MAGIC, {**expected, "num_rows": num_rows})
     for blocks in (keys, records):

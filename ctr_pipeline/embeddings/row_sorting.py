@@ -82,7 +82,7 @@ class SortedRows:
             yield RowBlock(self._read_keys(first, last), self._read_values(first, last))
 
     def find(self, keys: Int64Array) -> RowBlock:
-        """Those rows of the given keys that there are, by ascending key.
+        """The rows of the given keys that there are, by ascending key.
 
         Args:
             keys: int64, distinct.
@@ -263,7 +263,7 @@ class RowSorter:
 
 
 def _newest_rows(blocks: Iterator[RowBlock]) -> Iterator[RowBlock]:
-    """Of the rows of each key the one of the least tag, without it; none if that is a tombstone."""
+    """The row of each key with the least tag, without it; none if that is a tombstone."""
     held: RowBlock | None = None
     for block in blocks:
         keys, records = block.keys, block.values

@@ -31,7 +31,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 class RowObserver(Protocol):
-    """Who has to know of rows before they change."""
+    """An observer that has to know of rows before they change."""
 
     def before_change(self, rows_U: Int32Array) -> None:
         """Marks rows that are about to change, -1 for none; called with the writer lock held."""

@@ -145,7 +145,7 @@ class EmbeddingStore:
         """Says how often ids occur in the training rows; for rows made from now on.
 
         Args:
-            counts: Of each table; kept, not copied.
+            counts: Counts of each table; kept, not copied.
 
         Raises:
             ValueError: They are of other tables.

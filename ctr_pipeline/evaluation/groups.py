@@ -25,7 +25,7 @@ NUM_SHOWN = 20
 _MOST_LETTERS = 200
 _FEWEST_OF_A_CLASS = 10
 _WIDEST_CERTAIN = 0.1
-"""Of the interval of an AUC; wider, or with fewer rows of a class, a group has few rows."""
+"""Width of an AUC's interval; of a wider one, or with fewer rows of a class, a group is small."""
 
 
 Groups: TypeAlias = "pa.Array | pa.ChunkedArray | npt.NDArray[Any]"

@@ -24,7 +24,7 @@ _SCALE = 8.0
 """Half of the bins lie between ± this logit: near 0 a bin is 0.001 wide, at ± 8 0.004."""
 
 _UNIT = 2.0**-36
-"""Of sums: losses and probabilities are rounded to it row by row, so that sums have no order.
+"""Unit of sums: losses and probabilities are rounded to it row by row, so their order is no matter.
 
 A part whose sum stays below 2**17 is exact; beyond, it is rounded as floats are.
 """
@@ -157,7 +157,7 @@ class ScoreHistogram:
 
     @property
     def num_positive(self) -> int:
-        """Of these, rows of label 1."""
+        """Rows of label 1 among these."""
         return int(self.positives.sum())
 
     def logloss(self) -> float:

@@ -34,7 +34,7 @@ class ProvingProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process's id."""
         return self._process.pid
 
     def score(self, export: Path, request: Path, response: Path, num_rows: int) -> None:

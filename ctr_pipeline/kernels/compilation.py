@@ -38,7 +38,7 @@ _FOR_MANY = {
     "x86_64": ("x86-64-v3", ("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")),
     "aarch64": ("generic", ()),
 }
-"""By machine: LLVM's name of what most processors can do, and the features that tell those."""
+"""LLVM's name of what most processors can do, and the features that tell those, by machine."""
 
 
 def target_of_image() -> str | None:

@@ -48,7 +48,7 @@ def load_uint32(typing_context: Any, address: Any, place: Any) -> Any:
 
 
 def _items_at(kind: Any) -> Any:
-    """From a number, uint64, to the address of items of a type."""
+    """The address of items of a type, of a number, uint64."""
 
     @intrinsic
     def items_at(typing_context: Any, number: Any) -> Any:

@@ -158,7 +158,7 @@ _divide = _binary(lambda builder, left, right: builder.fdiv(left, right))
 
 @intrinsic
 def square_root(typing_context: Any, values: Any) -> Any:
-    """Of float32 or lanes."""
+    """The square root of float32 or lanes."""
     del typing_context
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

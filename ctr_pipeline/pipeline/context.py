@@ -44,7 +44,7 @@ class RunContext:
         resume: bool = False,
         profile: bool = False,
     ) -> Self:
-        """For one command; what `progress` shows goes into the log of the run as well.
+        """The context of one command; what `progress` shows goes into the log of the run as well.
 
         Args:
             loaded: The config.

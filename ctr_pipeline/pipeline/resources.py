@@ -19,7 +19,7 @@ from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.section import LayerWidths
 
 _BYTES_A_PARAMETER = 8
-"""Its value and its gradient, both float32; optimizers keep more."""
+"""Bytes of a value and its gradient, both float32; optimizers keep more."""
 
 _LOGGER = logging.getLogger(__name__)
 

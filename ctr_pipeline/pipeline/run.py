@@ -207,7 +207,7 @@ def _opened_session(context: RunContext, *, command: str, overwrite: bool) -> It
 
 
 def _start_tensorflow(context: RunContext) -> None:
-    """It is imported by the stages from here on and by no earlier one."""
+    """Imports TensorFlow, which the stages from here on need and no earlier one does."""
     context.times.reach("rows")
     context.progress.log("Starting TensorFlow")
 

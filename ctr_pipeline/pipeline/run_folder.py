@@ -75,7 +75,7 @@ _LEFTOVERS = (
 
 @dataclass(frozen=True)
 class _Owner:
-    """Who holds, or held last, the lock of a folder, as the lock's file says.
+    """The process that holds, or held last, the lock of a folder, as the lock's file says.
 
     Attributes:
         series: As of `RunFolder.locked`.
@@ -104,7 +104,7 @@ class RunFolder(RunPlaces):
 
     @classmethod
     def of(cls, config: Config) -> "RunFolder":
-        """That of a config."""
+        """The run folder of a config."""
         return cls(config.run_folder, config.checkpoints_at, StoredRun.of(config))
 
     @contextmanager

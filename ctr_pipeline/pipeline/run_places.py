@@ -51,22 +51,22 @@ class RunPlaces:
 
     @property
     def reading(self) -> Path:
-        """Who reads which rows, while workers do, and what they have read."""
+        """Folder of the units of reading, and of what workers have read."""
         return self.path / "cache" / "reading"
 
     @property
     def encoding(self) -> Path:
-        """Who encodes which rows, while workers do."""
+        """Folder of the units of encoding, while workers do them."""
         return self.path / "cache" / "encoding"
 
     @property
     def dividing(self) -> Path:
-        """Who divides the rows that were read among the splits, while a worker does."""
+        """Folder of the unit that divides the rows among the splits, while a worker does it."""
         return self.path / "cache" / "dividing"
 
     @property
     def analyzing(self) -> Path:
-        """Who computes statistics and plans the transforms, while a worker does."""
+        """Folder of the unit that computes statistics and plans transforms."""
         return self.path / "cache" / "analyzing"
 
     @property
@@ -81,7 +81,7 @@ class RunPlaces:
 
     @property
     def finishing(self) -> Path:
-        """Who evaluates, exports and reports, while a worker does."""
+        """Folder of the unit that evaluates, exports and reports, while a worker does it."""
         return self.path / "cache" / "finishing"
 
     @property
@@ -144,7 +144,7 @@ class RunPlaces:
         return replace(self, path=self.path / name, checkpoints_at=place, stored=None)
 
     def trained_folders(self) -> list[Self]:
-        """Those with checkpoints: this one, or those of an ensemble's models, in their order."""
+        """Folders with checkpoints: this one, or those of an ensemble's models, in their order."""
         numbers = sorted(int(one.name) for one in self.members.glob("[0-9]*") if one.is_dir())
         found = [self, *(self.member(number) for number in numbers)]
         return [folder for folder in found if folder.checkpoints.is_dir()]

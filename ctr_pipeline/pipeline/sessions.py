@@ -42,7 +42,7 @@ class ChangedKey(BaseModel):
         before: Its value until then, as JSON.
         after: Its value from then on.
         step: Steps trained before.
-        model: Of an ensemble, the model with these steps, counted from 1.
+        model: The model of an ensemble that has these steps, counted from 1.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -42,7 +42,7 @@ SILENT_SECONDS = 45.0
 LOOK_SECONDS = 3.0
 _GROWING_SECONDS = 60.0
 _SLOW_SECONDS = 15.0
-"""For which a store may not answer before that is told."""
+"""Time for which a store may not answer before that is told."""
 
 _FETCH_LOCK = ".fetching"
 _JOB_FILES = ("job/spec.json", "job/counts.npy")
@@ -74,7 +74,7 @@ class StoredRun:
     """The run at an address.
 
     Attributes:
-        address: Such as `s3://bucket/runs/clicks`.
+        address: An address such as `s3://bucket/runs/clicks`.
         folder: Its scratch space.
         name: Name of its config.
         patience_seconds: Longest wait, at the end of the work, for a storage that is away.
@@ -92,7 +92,7 @@ class StoredRun:
 
     @classmethod
     def of(cls, config: Config) -> "StoredRun | None":
-        """That of a config; None: the run folder is all there is."""
+        """The stored run of a config; None: the run folder is all there is."""
         if config.stored_at is None:
             return None
         seconds = config.runtime.storage_timeout_seconds
@@ -103,12 +103,12 @@ class StoredRun:
         return open_storage(self.address)
 
     def _commits_there(self) -> FolderCommits:
-        """Its commits as the scratch space knows them now."""
+        """The commits as the scratch space knows them now."""
         return FolderCommits(self._storage, self.folder, left_out=is_left_out, survives=_survives)
 
     @property
     def generation(self) -> int:
-        """Of the commits of this process; higher than that of all processes before."""
+        """Generation of the commits of this process; higher than that of all processes before."""
         return 0 if self._commits is None else self._commits.generation
 
     @property
@@ -319,7 +319,7 @@ class _Keeper:
             ) from error
 
     def _describe_other(self) -> str:
-        """Who has taken over, which may be about to say so."""
+        """The process that has taken over, which may be about to say so."""
         until = time.monotonic() + 5 * LOOK_SECONDS
         while True:
             newest = self._commits.newest()

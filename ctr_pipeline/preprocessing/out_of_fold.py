@@ -21,7 +21,7 @@ from ctr_pipeline.transforms.shared.value_tables import ValueTable
 from ctr_pipeline.transforms.target_encode import TargetEncodeStep
 
 RowNumbers = Mapping[tuple[str, AnyTextStep], np.ndarray]
-"""By column and the step that begins a chain: float64 [N], its number for each row."""
+"""The number of each row, float64 [N], by column and the step that begins a chain."""
 
 
 class Counts(NamedTuple):

@@ -94,5 +94,5 @@ def reopen_ages(
 
 
 def _seconds_of(texts: pa.Array, format: str) -> np.ndarray:
-    """Of each text, or of each one in a dictionary."""
+    """Seconds of each text, or of each one in a dictionary."""
     return parse_seconds(text_column(texts, column="values").values, format)

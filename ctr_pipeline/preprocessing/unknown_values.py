@@ -24,7 +24,7 @@ Shares = Mapping[str, Mapping[str, float]]
 """`unknown_values` and `missing_values` of `metrics.json`: a share of each column."""
 
 ROWS_OF_BATCH = 4096
-"""So many of each batch are looked at."""
+"""Rows of each batch that are looked at."""
 _EXAMPLES = 2
 _LONGEST_EXAMPLE = 40
 _FEWEST_VALUES = 20
@@ -39,7 +39,7 @@ class UnknownValues:
 
     Attributes:
         num_values: Values that were there; of a sequence, elements.
-        num_unknown: Those that tell the model nothing: not in the vocabulary, or missing.
+        num_unknown: Values that tell the model nothing: not in the vocabulary, or missing.
         examples: The first different texts that are, or hold, such a value.
     """
 
@@ -49,7 +49,7 @@ class UnknownValues:
 
     @property
     def share(self) -> float:
-        """Of the values, those that are unknown."""
+        """The share of unknown values."""
         return self.num_unknown / max(self.num_values, 1)
 
     def are_far_more_than(self, held_out: float) -> bool:

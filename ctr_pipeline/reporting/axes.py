@@ -67,11 +67,11 @@ class Frame:
     bottom: float
 
     def x_scale(self, low: float, high: float) -> Scale:
-        """From values to horizontal positions."""
+        """The scale from values to horizontal positions."""
         return Scale(low, high, self.left, self.right)
 
     def y_scale(self, low: float, high: float) -> Scale:
-        """From values to vertical positions; larger values are higher."""
+        """The scale from values to vertical positions; larger values are higher."""
         return Scale(low, high, self.bottom, self.top)
 
     def y_axis(self, scale: Scale, ticks: list[float], texts: list[str]) -> Markup:

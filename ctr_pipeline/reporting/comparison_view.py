@@ -142,7 +142,7 @@ def _ahead(run: ComparedRun, difference: PairedDifference | None, place: int) ->
 
 
 def difference_text(difference: PairedDifference) -> str:
-    """Such as `+0.0021 [+0.0010, +0.0032]`."""
+    """A text such as `+0.0021 [+0.0010, +0.0032]`."""
     interval = difference.interval
     return (
         f"{signed_text(difference.difference)} "

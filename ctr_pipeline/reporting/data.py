@@ -41,7 +41,7 @@ class PlanRow:
         dimension: Length of the embedding; None without a field.
         max_bytes: Memory of its embedding rows with optimizer state, at most; None if unknown, 0
             if an earlier feature shares the rows.
-        reason: Who decided on the chains, and why.
+        reason: Reason of the chains, and who decided on them.
         place: Where the config decides it; by key where several entries do.
         suspicion: Why the column may hold what is known only after the click, as the end of a
             sentence that begins with its name; None if nothing speaks for that.

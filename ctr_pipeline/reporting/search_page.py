@@ -25,7 +25,7 @@ from ctr_pipeline.reporting.table_pages import moment_text
 _WIDTH, _HEIGHT = 460, 280
 _FRAME = Frame(left=58, top=16, right=442, bottom=236)
 _LABEL_CHARACTERS = 56
-"""Of all choices of a key together, below its axis."""
+"""Characters of all choices of a key together, below its axis."""
 
 _TRIALS_SHOWN = 500
 _TITLES = {"auc": "AUC", "logloss": "Logloss"}
@@ -127,7 +127,7 @@ def _axis_value(key: SearchedKey, value: float) -> float:
 
 
 def _metric_scale(shown: Sequence[SearchTrial], metric: str) -> Scale:
-    """From values to heights; values far worse than the others stand at the edge."""
+    """The scale from values to heights; values far worse than the others stand at the edge."""
     values = np.array([one.value for one in shown], dtype=np.float64)
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
     reach = 1.5 * (high - low) or abs(middle) * 0.01

@@ -40,7 +40,7 @@ class LearningRateSchedule(Section):
 
 
 class TrainingCourse(Section):
-    """In what steps and for how long a model is trained, and when it is kept: keys of `train`."""
+    """The course of training: steps, epochs, and when a model is kept; keys of `train`."""
 
     epochs: Annotated[int, MAY_CHANGE] = Field(
         default=20, ge=1, description="Largest number of passes over the training rows."

@@ -83,4 +83,4 @@ DEFAULT_MODE = _ALL[0].mode
 """The mode of a config that asks for members and names none."""
 
 MODES_WITH_MEMBERS = " or ".join(LAUNCHERS)
-"""For messages, after `runtime.mode:`."""
+"""Modes with members, for messages, after `runtime.mode:`."""

@@ -37,4 +37,4 @@ SOURCE_FORMATS = (
     RegisteredFormat(f"{_FORMATS}.parquet.format:ParquetFormat", ("parquet",)),
     RegisteredFormat(f"{_FORMATS}.text.format:TextFormat", ("csv", "tsv")),
 )
-"""In the order in which they are asked for an address or a file; text, the last one, takes any."""
+"""Formats in the order in which they are asked for an address or file; text takes any."""

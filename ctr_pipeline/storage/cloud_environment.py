@@ -17,11 +17,11 @@ _CREDENTIALS: Mapping[str, str] = {
     "abfs": _AZURE,
     "abfss": _AZURE,
 }
-"""By the schemes of addresses."""
+"""Variables by the schemes of addresses."""
 
 WEB_SCHEMES = ("http", "https")
 SCHEMES = (*_CREDENTIALS, *WEB_SCHEMES)
-"""Of addresses that rows are read from."""
+"""Schemes of addresses that rows are read from."""
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _SENT = (

@@ -200,7 +200,7 @@ class CommitReader:
         return self._entries[commit_id]
 
     def _pins(self) -> list[Pin]:
-        """Those whose time is not over."""
+        """Pins whose time is not over."""
         now, pins = time.time(), []
         for one in self.storage.list(PINS):
             try:

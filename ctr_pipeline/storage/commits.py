@@ -155,7 +155,7 @@ def plan_seal(newest: Entry | None) -> CommitId:
 
 
 def superseded(commit_ids: Iterable[CommitId], *, kept: AbstractSet[CommitId]) -> list[CommitId]:
-    """Those that may be deleted, of the ids of manifests: not the newest, nor the kept ones."""
+    """Manifests that may be deleted, by their ids: not the newest, nor the kept ones."""
     in_order = sorted(commit_ids)
     return [commit_id for commit_id in in_order[:-1] if commit_id not in kept]
 
@@ -167,7 +167,7 @@ def unneeded_parts(
 
     Args:
         present: Keys of all parts.
-        needed: Those that manifests and pins name.
+        needed: Parts that manifests and pins name.
         before: Parts of this commit and later ones may still be written, and stay.
     """
     return sorted(

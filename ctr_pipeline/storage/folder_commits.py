@@ -19,7 +19,7 @@ from ctr_pipeline.storage.commits import Manifest, Part
 from ctr_pipeline.storage.protocol import Storage
 
 INDEX = ".stored.json"
-"""In the folder: where it is kept, and which part each file is."""
+"""File in the folder: where it is kept, and which part each file is."""
 FILES = "files"
 _FOLDERS = "folders"
 _BLOCK_BYTES = 1 << 20
@@ -87,7 +87,7 @@ class FolderCommits:
 
     @property
     def generation(self) -> int:
-        """That of the commits that this process makes; 0 before `begin`."""
+        """Generation of the commits that this process makes; 0 before `begin`."""
         return 0 if self._writer is None else self._writer.generation
 
     def newest(self) -> Manifest | None:

@@ -56,7 +56,7 @@ STORAGES: Mapping[str, Callable[[str], Storage]] = {
     "gs": open_object_store,
     "az": open_object_store,
 }
-"""By the schemes of their addresses; a path has none."""
+"""Storages by the schemes of their addresses; a path has none."""
 
 
 def open_storage(address: str) -> Storage:

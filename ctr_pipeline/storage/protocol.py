@@ -59,7 +59,7 @@ class Storage(Protocol):
     """
 
     address: str
-    """Of the root, as the user writes it."""
+    """The address of the root, as the user writes it."""
 
     def read(self, key: str) -> bytes:
         """All bytes of an object.

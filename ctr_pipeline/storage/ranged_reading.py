@@ -9,7 +9,7 @@ from ctr_pipeline.storage.protocol import Storage
 
 READ_AHEAD_BYTES = 8 << 20
 JUMP_BYTES = 256 << 10
-"""Of a read that does not go on from the one before, such as that of a head or a footer."""
+"""Bytes of a read that does not go on from the one before, such as that of a head or footer."""
 
 BUFFER_BYTES = 64 << 10
 _RANGES_AHEAD = 2

@@ -39,7 +39,7 @@ class Answer:
     """An error of the client.
 
     Attributes:
-        host: That was asked, with its port; empty where the text names none.
+        host: The host that was asked, with its port; empty where the text names none.
         status: The HTTP status; None where there was no answer.
         code: As S3, GCS and Azure name it; empty where the answer has no body.
         said: In words.
@@ -211,7 +211,7 @@ def truncated(place: str, num_bytes: int | None = None) -> ObjectTruncatedError:
 
     Args:
         place: The object.
-        num_bytes: That are missing; None: it is not known how many.
+        num_bytes: Bytes that are missing; None: it is not known how many.
     """
     how = "" if num_bytes is None else f"{num_bytes:,} bytes "
     return ObjectTruncatedError(f"ends {how}too early", place=place)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Term = Callable[[Any], Any]
-"""Of a deviation from the mean, by `+`, `-`, `*` and `/` alone: so SQL and NumPy share it."""
+"""Term of a deviation from the mean, by `+`, `-`, `*` and `/` alone: SQL and NumPy share it."""
 
 
 @dataclass(frozen=True)

@@ -10,4 +10,4 @@ LABELS = {
     **{one.name: one.label for one in NUMBER_STATISTICS},
     **{one.name: one.label for one in TEXT_STATISTICS},
 }
-"""By name."""
+"""Labels by name."""

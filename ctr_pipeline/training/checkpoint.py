@@ -123,7 +123,7 @@ class Checkpoint:
 
     @property
     def number(self) -> int:
-        """Those of later ones are higher."""
+        """The checkpoint's number; later ones have higher numbers."""
         return number_of(self.manifest)
 
     @property

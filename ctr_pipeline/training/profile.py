@@ -113,7 +113,7 @@ class TrainingProfile:
 
     @property
     def seconds(self) -> float:
-        """From the start of the first epoch to the best parameters."""
+        """Seconds from the start of the first epoch to the best parameters."""
         return sum(one.seconds for one in self.stages if not one.stage.is_ahead)
 
     @property

@@ -290,7 +290,7 @@ class ReplicaTrainer(Trainer):
         """Makes a step of the world.
 
         Args:
-            batches: Those that are trained here; near the end of an epoch there may be none.
+            batches: Batches that are trained here; near the end of an epoch there may be none.
             num_batches: How many batches all replicas train in the step.
             left: What is to be trained of the epoch.
         """

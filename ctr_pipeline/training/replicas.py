@@ -186,8 +186,8 @@ def describe_held(step: int, checksum: int, *, awaits_validation: bool) -> str:
 
     Args:
         step: Its last step.
-        checksum: Of the parameters.
-        awaits_validation: That step ended an epoch, which it has not validated yet. Where another
-            one has, both would wait for the other one at different places.
+        checksum: Checksum of the parameters.
+        awaits_validation: Whether that step ended an epoch, which it has not validated yet. Where
+            another one has, both would wait for the other one at different places.
     """
     return f"{step:020d}:{not awaits_validation:d}:{checksum:08x}"

@@ -77,7 +77,7 @@ class Datetime(IdTransform):
         default=0,
         ge=-840,
         le=840,
-        description="By how much the clock that tells the parts is ahead of UTC.",
+        description="How far the clock that tells the parts is ahead of UTC.",
     )
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ def idle_pod(
 
     Args:
         job: The Job, as it was planned, or as the API server gives it.
-        name: Of the pod.
+        name: The pod's name.
         volumes: Names of those of the driver that it sees.
         variables: Names of those of the driver's environment that it has.
         writes: Whether it may write to the claim.
@@ -120,7 +120,7 @@ def await_start(
     """Waits until a pod runs.
 
     Args:
-        name: Of the pod.
+        name: The pod's name.
         seconds: It may take so long.
         pause: Waits seconds.
         on_wait: Takes why it does not run yet, whenever that changes.

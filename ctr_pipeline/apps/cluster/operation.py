@@ -68,7 +68,7 @@ _QUEUE_SECONDS = 0.1
 _END_SECONDS = 15
 """Within which Kubernetes tells of the end of a container that takes no commands any more."""
 _NAMES_SHOWN = 8
-"""Of members that wait for the same."""
+"""Names of members that wait for the same."""
 _ENDED = frozenset({"finished", "failed", "stopped"})
 
 READER = "reader"
@@ -108,9 +108,9 @@ class Fetched:
     """What a fetch found.
 
     Attributes:
-        num_files: That the job has, of those that were asked for.
-        num_new: Those of them that were not here in the same state.
-        num_bytes: That came.
+        num_files: Files that the job has, among those that were asked for.
+        num_new: Files among them that were not here in the same state.
+        num_bytes: Bytes that came.
     """
 
     num_files: int
@@ -336,7 +336,7 @@ class SubmittedJob:
         self._suspend(False)
 
     def _suspend(self, suspended: bool) -> None:
-        """Of the driver's Job, and of that of nodes if there is one."""
+        """Suspends the driver's Job, and that of nodes if there is one, or lets them go on."""
         nodes = self._job()["metadata"].get("annotations", {}).get(NODES_ANNOTATION)
         for name in (self.name, *([] if nodes is None else [nodes])):
             self._api.patch("Job", name, {"spec": {"suspend": suspended}})
@@ -667,7 +667,7 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _living(pods: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that have not ended; a Job keeps the pods of drivers that failed."""
+    """Pods that have not ended; a Job keeps the pods of drivers that failed."""
     return [pod for pod in pods if pod["status"].get("phase") not in {"Succeeded", "Failed"}]
 
 

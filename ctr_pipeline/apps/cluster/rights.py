@@ -30,11 +30,11 @@ _CALLS_AT_ONCE = 8
 
 @dataclass(frozen=True, order=True)
 class Right:
-    """To do something in a namespace.
+    """The right to do something in a namespace.
 
     Attributes:
         group: API group of the resource; empty: the core group.
-        resource: Such as `pods` or `pods/exec`.
+        resource: A name such as `pods` or `pods/exec`.
     """
 
     group: str

@@ -57,21 +57,21 @@ from ctr_pipeline.progress import Progress
 FOLDER_ANNOTATION = "ctrpipe.dev/run-folder"
 STRATEGY_ANNOTATION = "ctrpipe.dev/strategy"
 NODES_ANNOTATION = "ctrpipe.dev/nodes"
-"""Of the Job of a driver: the name of that of its nodes."""
+"""Annotation of the Job of a driver: the name of the Job of its nodes."""
 OWNER_ROLE = "job"
-"""In labels, of what is no pod."""
+"""Role in labels of what is no pod."""
 
 _LONGEST_NAME = 32
-"""With role, number and name of a start, a pod's name is its host name: at most 63 characters."""
+"""Characters: with role, number and name of a start, a pod's name is its host name, 63 at most."""
 _DRIVER_GRACE_SECONDS = 180
 _SCRATCH = "scratch"
-"""For working copies of runs at an address, in the claim."""
+"""Folder in the claim for working copies of runs at an address."""
 _CONFIG_FILE = "config.yaml"
 _CHECK_SECONDS = 600.0
-"""For the first pod of an image on a node, which takes gigabytes."""
+"""Time for the first pod of an image on a node, which takes gigabytes."""
 
 _ACCOUNT_SECONDS, _ACCOUNT_PAUSE_SECONDS = 30, 1
-"""For the service account that a namespace is given after it was made."""
+"""Time for the service account that a namespace is given after it was made."""
 
 
 def name_job(config: Config) -> str:
@@ -136,7 +136,7 @@ def driver_job(
     """The Job of a driver, which owns everything else, suspended.
 
     Args:
-        template: Of its pods.
+        template: The template of its pods.
     """
     job = named_object("batch/v1", "Job", name, namespace)
     job["metadata"]["annotations"] = dict(annotations)
@@ -240,7 +240,7 @@ def _scratch(config: Config) -> str:
 
 
 def _ingress(ours: Manifest, options: KubernetesConfig) -> list[Manifest]:
-    """Who may reach the pods of a job: each other; and whoever reads their metrics, only these."""
+    """Rules of who may reach the pods: each other; and whoever reads their metrics, only these."""
     rules: list[Manifest] = [{"from": [ours]}]
     if options.metrics_from is not None:
         labels = {"kubernetes.io/metadata.name": options.metrics_from}
@@ -306,8 +306,8 @@ def start_job(
     Args:
         objects: The Job of the driver, then what it owns.
         pods: One of each kind of the job.
-        command: Whose rights are needed, one of `COMMANDS`.
-        files: Of the current folder, that are copied to the claim.
+        command: The command whose rights are needed, one of `COMMANDS`.
+        files: Files of the current folder that are copied to the claim.
         complete: Changes objects that are still to be created by those that are, by kind.
     """
 

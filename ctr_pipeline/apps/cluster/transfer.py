@@ -34,7 +34,7 @@ _END = ".end-of-files"
 """The last entry: `tarfile` takes a stream that breaks off between two files for a whole one."""
 _OFFSET, _MODIFIED = "CTRPIPE.offset", "CTRPIPE.modified"
 _BLOCK_BYTES = 1 << 16
-"""That are sent, and kept, at a time."""
+"""Bytes that are sent, and kept, at a time."""
 _PART = ".part"
 
 
@@ -57,7 +57,7 @@ class FoundFile:
 
     @classmethod
     def of(cls, name: str, found: os.stat_result) -> "FoundFile":
-        """By what the file system says."""
+        """The file of which the file system says this."""
         return cls(name, found.st_size, found.st_mtime_ns // 1000)
 
     @property
@@ -80,7 +80,7 @@ class Piece:
 
 
 def list_folder(folder: Path, *, left_out: Collection[str] = ()) -> list[FoundFile]:
-    """Its plain files at any depth, in order; one that goes away meanwhile is left out.
+    """Plain files of a folder at any depth, in order; one that goes away meanwhile is left out.
 
     Args:
         left_out: Names of folders at any depth.

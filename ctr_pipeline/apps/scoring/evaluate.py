@@ -85,7 +85,7 @@ def evaluate(
 
 
 def _evaluate_trained(context: RunContext) -> dict[str, Any]:
-    """With the best epoch, under the lock; the predictions become those of the run."""
+    """Evaluates the best epoch, under the lock; the predictions become those of the run."""
     loaded, run, progress = context.loaded, context.run, context.progress
     if scores_by_job(loaded, run):
         from ctr_pipeline.apps.scoring.job import scored_in_processes

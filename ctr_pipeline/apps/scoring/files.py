@@ -178,9 +178,9 @@ def report_unknown(
 
     Args:
         run: The run folder, which tells of those.
-        unknown: Of the rows that were scored.
+        unknown: Unknown values of the rows that were scored.
         place: Their name.
-        strict: Such a column is an error.
+        strict: Whether such a column is an error.
 
     Raises:
         DataError: There is one, and `strict`; or the folder does not tell.

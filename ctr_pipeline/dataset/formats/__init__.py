@@ -13,4 +13,4 @@ def _load(registered: RegisteredFormat) -> SourceFormat:
 
 
 FORMATS = tuple(_load(registered) for registered in SOURCE_FORMATS)
-"""In the order in which they are asked for an address or a file; the last one takes any file."""
+"""Formats in the order in which they are asked for an address or file; the last takes any."""

@@ -19,7 +19,7 @@ from ctr_pipeline.dataset.formats.recordio.examples import write_examples
 from ctr_pipeline.errors import DataError
 
 _GROUP_BYTES = 64 << 20
-"""Of a row group of Parquet, in memory."""
+"""Bytes in memory of a row group of Parquet."""
 
 
 class RowWriter(Protocol):

@@ -62,13 +62,13 @@ class CutSchedule:
         self.in_flight = cut
 
     def succeed(self, now: float) -> None:
-        """It is durable."""
+        """The cut is durable."""
         self._has_succeeded = True
         self.in_flight = self.failures_in_row = 0
         self.last_at = now
 
     def fail(self, now: float) -> None:
-        """It did not come about; the next waits longer each time."""
+        """The cut did not come about; the next waits longer each time."""
         self.in_flight = 0
         self.failures_in_row += 1
         self._retry_at = now + backoff_seconds(self.failures_in_row, most=_MOST_RETRY_SECONDS)

@@ -160,7 +160,7 @@ class EpochDecided:
         epoch: The epoch.
         record: Its line of the history, as JSON; kept, rolled back and returned as it is.
         stop: Training is over.
-        best_epoch: So far.
+        best_epoch: The best epoch so far.
         reason: Why it stops, or empty.
     """
 
@@ -305,7 +305,7 @@ class TakeCut:
         full: Write all rows.
         epoch: Being trained, or trained last.
         step: Batches that it counts, all epochs.
-        best_cut: So far; 0: none yet.
+        best_cut: The best cut so far; 0: none yet.
         frozen: The ledger as this cut counts it; goes into the manifest.
         ends_epoch: All of the epoch is trained and nothing of the next one.
         claims: Tasks of the epoch, and masks of their batches, that were reported since the last

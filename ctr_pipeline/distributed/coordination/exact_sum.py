@@ -16,7 +16,7 @@ class ExactSum:
 
     def __init__(self, parts: Iterable[float] = ()) -> None:
         self.parts = list(parts)
-        """Their exact sum is the sum."""
+        """Numbers whose exact sum is the sum."""
 
     def add(self, value: float) -> None:
         """Adds one more."""

@@ -56,7 +56,7 @@ class Ledger:
     def __init__(self) -> None:
         self.closed: list[ClosedEpoch] = []
         self.board: TaskBoard | None = None
-        """Of the epoch that is being trained; None between epochs."""
+        """The epoch that is being trained; None between epochs."""
         self.history: list[Json] = []
         self.best_epoch: int | None = None
         self.epoch_cuts: dict[int, int] = {}

@@ -17,7 +17,7 @@ from ctr_pipeline.distributed.coordination.rendezvous import CutOff, decide_left
 
 _MOST_REPORT_SECONDS = 1.0
 _CUT_SECONDS = 3.0
-"""From the first report of a server that is not reached, within which others report the same."""
+"""Time after the first report of an unreachable server, within which others report the same."""
 
 
 def report_seconds(silence_seconds: float) -> float:
@@ -30,7 +30,7 @@ class Replacement:
     """A process that is ended at once, so that another one takes its place.
 
     Attributes:
-        name: Who it is, for a person.
+        name: The member's name for a person.
         why: What is wrong with it, a clause for a person.
         remedy: What helps if it happens again, a clause; empty if nothing is known to.
     """
@@ -48,7 +48,7 @@ class MemberWatch:
 
     Args:
         silence_seconds: A server that has not reported for so long hangs.
-        startup_timeout_seconds: So does one that was started and has not reported for so long.
+        startup_timeout_seconds: A started one that has not reported for so long is lost.
     """
 
     def __init__(self, *, silence_seconds: float, startup_timeout_seconds: float) -> None:
@@ -155,7 +155,7 @@ class MemberWatch:
         return self._members.setdefault((role, index), MemberState(role, index))
 
     def _by_address(self) -> dict[str, MemberState]:
-        """Those that are there."""
+        """The members that are there, by address."""
         return {one.address: one for one in self._members.values() if one.incarnation}
 
     def _judge(self, member: MemberState, now: float) -> Replacement | None:

@@ -117,12 +117,12 @@ class MemberState(Recorded):
 
     @property
     def name(self) -> str:
-        """For a person."""
+        """The member's name for a person."""
         return f"{'parameter server' if self.role == 'ps' else self.role} {self.index}"
 
     @property
     def is_running(self) -> bool:
-        """Its launcher sees a process that is not given up."""
+        """Whether its launcher sees a process that is not given up."""
         process = self.process
         return process is not None and process.running and not self.is_given_up
 
@@ -142,7 +142,7 @@ class MemberState(Recorded):
 
     @property
     def has_place(self) -> bool:
-        """It has registered, or its process no longer waits for a place to run."""
+        """Whether it has registered, or its process no longer waits for a place to run."""
         return bool(self.incarnation) or (self.is_running and not self.waits_for)
 
     def see(self, process: ProcessState, now: float) -> None:
@@ -211,7 +211,7 @@ class MemberState(Recorded):
             self.leaves_at = None
 
     def refuse_start(self, now: float) -> None:
-        """Its launcher did not start it; it is asked again later, and ever more seldom."""
+        """The launcher did not start it; it is asked again later, and ever more seldom."""
         self.refusals_in_row += 1
         self.start_asked_at = None
         self.not_before = now + start_again_seconds(self.refusals_in_row)
@@ -224,7 +224,7 @@ class MemberState(Recorded):
         return asked is None or now - asked >= _ASK_AGAIN_SECONDS
 
     def is_coming(self, now: float) -> bool:
-        """Its start was asked for or is seen, and it has not registered yet."""
+        """Whether its start was asked for or is seen, and it has not registered yet."""
         asked = self.start_asked_at
         return not self.incarnation and (
             self.is_running or (asked is not None and now - asked < _ASK_AGAIN_SECONDS)

@@ -132,7 +132,7 @@ class MoveSchedule:
     def __init__(self) -> None:
         self.planned: PlannedMove | None = None
         self.version = 0
-        """Of the placement that the move under way makes; the last one's if there is none."""
+        """The version that the move under way makes; the last move's if there is none."""
         self._next_at = -math.inf
         self._failures_in_row = 0
 
@@ -151,12 +151,12 @@ class MoveSchedule:
         self.version = max(self.version, placement.version) + 1
 
     def succeed(self) -> None:
-        """It is over."""
+        """The move is over."""
         self.planned = None
         self._failures_in_row = 0
 
     def fail(self, now: float) -> None:
-        """It did not come about; the next waits longer each time."""
+        """The move did not come about; the next waits longer each time."""
         self.planned = None
         self._failures_in_row += 1
         self._next_at = now + backoff_seconds(self._failures_in_row, most=_MOST_RETRY_SECONDS)
@@ -176,8 +176,8 @@ class HeatRules:
             nothing is measured after a move: caches fill, and workers are faster than before.
         hot_share: CPU time over that of its cores.
         warm_share: No move makes its target busier than this, so that it is not the next hot one.
-        least_gain: So much less busy a move has to make the busier of the two, as a fraction of its
-            cores.
+        least_gain: How much less busy a move has to make the busier of the two, as a fraction of
+            its cores.
         rest_seconds: A partition that has moved stays for so long.
         told_seconds: Where no move helps, that is told of once in so long.
     """
@@ -284,7 +284,7 @@ class HeatWatch:
         ]
 
     def _dense_share(self, server: int) -> float:
-        """Of a server's processor time since the first look, what its dense parameters took."""
+        """What the dense parameters took of a server's processor time since the first look."""
         first, last = self._looks[0].servers[server], self._looks[-1].servers[server]
         dense = last.dense_bytes - first.dense_bytes
         others = last.bytes_received + last.bytes_sent - first.bytes_received - first.bytes_sent

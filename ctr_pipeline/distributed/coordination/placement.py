@@ -13,7 +13,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Placement:
-    """Who holds what; every change of it has a version of its own.
+    """Which server holds what; every change of it has a version of its own.
 
     Attributes:
         version: Grows with every change; 0: as the job began.

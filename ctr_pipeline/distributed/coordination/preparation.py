@@ -24,10 +24,10 @@ _FAILED_STAGES = {
     "statistics": "the statistics could not be computed",
     "run": "the run could not be finished",
 }
-"""By the name that a unit of stages has in place of a split."""
+"""Failures by the name that a unit of stages has in place of a split."""
 
 MOST_UNITS = 256
-"""Of a split. A reader keeps a file of each open."""
+"""Units of a split: a reader keeps a file of each open."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class RecordPositions:
             How far they are read; None if a newer world has taken them.
 
         Raises:
-            OtherRecordsError: Those of this name have another content.
+            OtherRecordsError: Records of this name have another content.
         """
         known = self.by_name.get(name)
         if known is None:

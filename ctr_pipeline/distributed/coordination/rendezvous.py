@@ -86,7 +86,7 @@ class CutOff:
 
     @property
     def reason(self) -> str:
-        """For a person."""
+        """The reason for a person."""
         return f"{self.address} and {', '.join(self.peers)} cannot reach each other"
 
 
@@ -222,7 +222,7 @@ class _Meetings:
 
         Args:
             members: By rank.
-            expected: Who is to come.
+            expected: Says who is to come.
         """
         for meeting, entries in list(self._entries.items()):
             if not entries or not entries.keys() >= set(expected(meeting)):

@@ -13,10 +13,10 @@ _LONGEST_LINE = 500
 _LONGEST_NAME = 300
 _MOST_WORKERS = 100_000
 _NUM_BINS = 1 << 14
-"""Of `evaluation.histogram`."""
+"""Bins of `evaluation.histogram`."""
 _MOST_ROWS = 1 << 53
 _LARGEST_SUM = 1e15
-"""Of losses or probabilities: sums of so many of them are still finite."""
+"""Sum of losses or probabilities: sums of so many of them are still finite."""
 
 
 def find_nonsense(report: TaskReport, task: Task) -> str:

@@ -64,7 +64,7 @@ class RowSteps(Generic[T]):
 
     @property
     def steps(self) -> tuple[Made, ...]:
-        """Those whose rows can be served: now, or once a sum is applied or taken back."""
+        """Steps whose rows can be served: now, or once a sum is applied or taken back."""
         kept = None if self._kept is None else self._kept[0]
         return tuple(one for one in (self._before, self.now, kept) if one is not None)
 

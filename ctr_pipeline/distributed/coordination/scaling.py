@@ -59,7 +59,7 @@ class ScalingRules:
         most_samples: Enough to decide by the mean, however much they vary; older ones of the same
             number are forgotten.
         memory_seconds: Older measurements are forgotten.
-        straggler_samples: So many samples in a row that a worker was below half of the others'
+        straggler_samples: Samples in a row in which a straggler was below half of the others'
             median.
     """
 

@@ -34,8 +34,8 @@ class JobSettings:
         max_start_failures: A job fails after so many errors in a row without progress, so many
             of them of one member.
         max_workers_starting: Workers that are being started at a time.
-        max_workers_queued: Of these, workers that wait for a place to run, where members wait for
-            quota in a queue; they come after all servers have a place. None: there is no queue.
+        max_workers_queued: Workers among these that wait for a place to run, where members wait
+            for quota in a queue; they come after all servers have a place. None: there is no queue.
         leave_seconds: For members to leave at the end before they are stopped.
         most_clock_step_seconds: More than this between two calls counts as this.
         placement: Which server holds what when the job begins; None: one partition per server.
@@ -67,7 +67,7 @@ class JobSettings:
     heat: HeatRules = field(default_factory=HeatRules)
 
     def first_placement(self) -> Placement:
-        """Who holds what when the job begins."""
+        """The placement when the job begins."""
         servers = self.num_parameter_servers
         return self.placement or even_placement(servers, 0, servers, is_divided=True)
 

@@ -10,10 +10,10 @@ from ctr_pipeline.specs.table import TableSpec
 
 PROTOCOL_VERSION = 1
 BATCHES_PER_TASK = 64
-"""So that the batches of a task that are done fit one 64-bit word."""
+"""Batches of a task, so that those that are done fit one 64-bit word."""
 
 CUTS_OF_A_GENERATION = 1_000_000
-"""So that the names of cuts and of their files tell the generations of a run apart."""
+"""Cuts of a generation, so that names of cuts and of their files tell generations apart."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class JobSpec:
             before; 0: the job begins with initial values.
         table_features: Features whose ids each table holds rows of; empty: that of its name.
         spill_folder: Where servers put rows beyond their memory; empty: in checkpoints_folder.
-        fence: Whose job it is; None: the lock of the run folder says so.
+        fence: The identity of the job; None: the lock of the run folder says whose it is.
     """
 
     job: str

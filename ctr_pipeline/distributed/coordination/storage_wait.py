@@ -33,7 +33,7 @@ class StorageWait:
         self._since = now
 
     def end(self, now: float) -> float | None:
-        """They can again: after how many seconds, None if they always could."""
+        """Storage answers again: after how many seconds, None if it always did."""
         seconds = now - self._since if self.reason else None
         self.reason = ""
         return seconds

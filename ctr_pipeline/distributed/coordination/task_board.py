@@ -22,7 +22,7 @@ from ctr_pipeline.distributed.coordination.tasks import Task
 
 
 class _Holdings:
-    """Who holds which tasks, each worker's in the order of their leases."""
+    """Holders of tasks, and each one's tasks in the order of their leases."""
 
     def __init__(self) -> None:
         self._keys: dict[str, dict[TaskKey, None]] = {}
@@ -74,7 +74,7 @@ class TaskBoard:
         self._next = 0
         """No task from here on was ever leased."""
         self._returned: list[int] = []
-        """Those before it that nobody holds and that are not over, as a heap."""
+        """Tasks before it that nobody holds and that are not over, as a heap."""
         self._held = _Holdings()
         self._rows_done = 0
         self._batches_done = 0

@@ -147,7 +147,7 @@ class ScorePlan:
 
     @property
     def keeps_done(self) -> bool:
-        """Their scores are what they were for."""
+        """Whether tasks that are done are kept: their scores are what they were for."""
         return True
 
     @property

@@ -16,7 +16,7 @@ class TaskSet:
         self._firsts = [first for first, _ in pairs]
         self._ends = [end for _, end in pairs]
         self.num_tasks = sum(end - first for first, end in pairs)
-        """In all runs."""
+        """Tasks in all runs."""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """The first number of each run and the one after its last, ascending."""

@@ -24,7 +24,7 @@ _TASK_FIELDS = (
     "dropped",
     "scores",
 )
-"""Of a task, what the ledger holds."""
+"""Fields of a task that the ledger holds."""
 
 
 @dataclass

@@ -56,7 +56,7 @@ def timeout_seconds(usual_seconds: float | None, *, floor_seconds: float, factor
     Args:
         usual_seconds: How long such a task usually takes; None: none has ended yet.
         floor_seconds: The smallest timeout.
-        factor: So many times the usual.
+        factor: Times the usual.
     """
     return max(floor_seconds, factor * (usual_seconds or 0.0))
 

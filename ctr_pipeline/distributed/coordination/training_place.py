@@ -40,7 +40,7 @@ def frozen_at(task: int, batch: int, done: Iterable[DoneBatches], loss_sum: floa
     """The frozen board of which `place_of` gives that.
 
     Args:
-        loss_sum: Of the batches that are done.
+        loss_sum: Loss of the batches that are done.
     """
     later = [(max(first, task), end, mask) for first, end, mask in done if end > task]
     whole = sorted((first, end) for first, end, mask in later if mask == ALL_BATCHES)

@@ -27,7 +27,7 @@ from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 T = TypeVar("T")
 
 _SHORT_SECONDS = 5.0
-"""For calls that are answered at once, and for the answer to one that has timed out."""
+"""Deadline of calls that are answered at once, and of the answer to one that has timed out."""
 
 _RETRY_SECONDS = 0.5
 

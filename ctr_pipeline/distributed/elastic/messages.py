@@ -97,7 +97,7 @@ class RecordsTaken:
 
 @dataclass(frozen=True)
 class ReportRecords:
-    """So many records are finished; `begins`: none of them by this world."""
+    """Records that are finished, so many; `begins`: none of them by this world."""
 
     version: int
     name: str

@@ -26,7 +26,7 @@ STEADY_SECONDS = 60.0
 """A life of this length makes up for the lives before it."""
 
 MAX_CRASHES = 4
-"""In a row; one more is a crash loop."""
+"""Crashes in a row; one more is a crash loop."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Restart:
         after_seconds: Pause before the next start; None: there is none.
         why_not: Why there is none, for a person; empty if there is, or if the process has done its
             work.
-        short_lives: Those before the next end.
+        short_lives: Short lives before the next end.
     """
 
     after_seconds: float | None
@@ -104,11 +104,11 @@ class KeptRunning:
         self._short_lives = ShortLives()
 
     def start(self) -> None:
-        """It was started on demand: it is kept running from now on."""
+        """The process was started on demand: it is kept running from now on."""
         self.is_wanted, self.failure = True, ""
 
     def stop(self) -> None:
-        """It was stopped on demand: it stays ended."""
+        """The process was stopped on demand: it stays ended."""
         self.is_wanted, self.restart_at = False, None
 
     def end(
@@ -121,7 +121,7 @@ class KeptRunning:
         tail: str,
         progressed: bool = False,
     ) -> None:
-        """It has ended.
+        """The process has ended.
 
         Args:
             lived_seconds: Since its start.
@@ -151,7 +151,7 @@ class _Worker:
 
     Attributes:
         ended: Incarnation of the process whose end was noticed last.
-        progress: That of all workers when it ended last.
+        progress: Progress of all workers when it ended last.
         refusals_in_row: Starts that the launcher refused.
     """
 
@@ -187,7 +187,7 @@ class KeptWorkers:
         return self._workers[index].kept.restart_at
 
     def take_ended(self, now: float, *, progress: int = 0) -> list[ProcessState]:
-        """Those that have ended since the last call.
+        """Workers that have ended since the last call.
 
         Args:
             now: Seconds on a clock that starts at 0 or later.
@@ -254,7 +254,7 @@ class KeptWorkers:
         """Stops processes of them.
 
         Args:
-            incarnations: These; None: all.
+            incarnations: Workers to stop; None: all.
         """
         for process in self._observe():
             if process.running and (incarnations is None or process.incarnation in incarnations):

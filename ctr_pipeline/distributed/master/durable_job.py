@@ -93,7 +93,7 @@ class DurableJob(ABC):
         self.closing = threading.Event()
         self._lock = threading.RLock()
         self._turn = threading.Condition(threading.Lock())
-        """Of those that do what was asked for; never taken while the other lock is held."""
+        """Wakes those that do what was asked for; never taken while the other lock is held."""
         self._is_settling = False
         self._hung_up: deque[LaterReply] = deque()
         """Calls that have ended without their answers; of the machine they wait as yet."""
@@ -167,13 +167,13 @@ class DurableJob(ABC):
 
     @property
     def generation(self) -> int:
-        """Of the job."""
+        """The job's generation."""
         with self._lock:
             return self._job.generation
 
     @property
     def ps_addresses(self) -> tuple[str, ...]:
-        """Of the parameter servers that members are told of."""
+        """Addresses of the parameter servers that members are told of."""
         with self._lock:
             return self._job.announced_ps_addresses
 
@@ -202,7 +202,7 @@ class DurableJob(ABC):
         return self.closing.is_set() or self.generation != generation
 
     def ps_addresses_with(self, server: int) -> tuple[str, ...]:
-        """Of the servers that hold something, and of this one."""
+        """Addresses of the servers that hold something, and of this one."""
         with self._lock:
             return self._job.ps_addresses_with(server)
 

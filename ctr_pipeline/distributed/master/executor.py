@@ -107,7 +107,7 @@ class JobExecutor(DurableJob):
 
     @property
     def newest_cut(self) -> NewestCut:
-        """That can be restored."""
+        """The newest cut that can be restored."""
         return self._long_work.newest_cut
 
     def tick(self) -> None:

@@ -46,7 +46,7 @@ class LongWork:
         newest_cut: When it begins.
 
     Attributes:
-        newest_cut: That can be restored.
+        newest_cut: The newest cut that can be restored.
     """
 
     def __init__(

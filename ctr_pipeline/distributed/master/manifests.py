@@ -369,7 +369,7 @@ class Cuts:
         return self._writer is not None
 
     def keys_of(self, manifest: CutManifest) -> list[str]:
-        """Of the files that a cut rests on, and of its manifest."""
+        """Keys of the files that a cut rests on, and of its manifest."""
         commit = self._commit_of(manifest.facts.cut)
         return [*(part.key for part in commit.parts), manifest_key(commit.commit_id)]
 

@@ -26,7 +26,7 @@ _OBSERVE_EVERY_SECONDS = 0.2
 _CLOSE_SECONDS = 5.0
 _REPLACE_GRACE_SECONDS = 10.0
 _AT_ONCE = 8
-"""That a launcher is asked to start or stop: in a cluster, each call takes a while."""
+"""Calls of a launcher at a time: in a cluster, each takes a while."""
 
 
 class Members:

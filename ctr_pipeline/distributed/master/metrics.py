@@ -45,50 +45,70 @@ class JobCollector(Collector):
         for outcome in ("trained", "repeated", "dropped"):
             records.add_metric([outcome], getattr(view.records, outcome))
         yield records
-        yield _gauge("ctrpipe_epoch", "From 1", view.epoch + 1)
-        yield _gauge("ctrpipe_step", "Batches counted", view.step)
-        yield _gauge("ctrpipe_generation", "Rollbacks and restores", view.generation)
-        yield _gauge("ctrpipe_samples_per_second", "Over the last seconds", view.samples_per_second)
-        yield _gauge("ctrpipe_refused_reports", "Of older attempts", view.refused_reports)
+        yield GaugeMetricFamily("ctrpipe_epoch", "Epoch that is trained, from 1.", view.epoch + 1)
+        yield GaugeMetricFamily("ctrpipe_step", "Batches counted.", view.step)
+        yield GaugeMetricFamily("ctrpipe_generation", "Rollbacks and restores.", view.generation)
+        yield GaugeMetricFamily(
+            "ctrpipe_samples_per_second",
+            "Rows trained or scored a second, over the last seconds.",
+            view.samples_per_second,
+        )
+        yield GaugeMetricFamily(
+            "ctrpipe_refused_reports",
+            "Reports of older attempts, which count for nothing.",
+            view.refused_reports,
+        )
         yield CounterMetricFamily(
-            "ctrpipe_master_errors", "That the master went on after", value=view.master_errors.count
+            "ctrpipe_master_errors",
+            "Errors that the master went on after.",
+            value=view.master_errors.count,
         )
         if view.train_logloss is not None:
-            yield _gauge("ctrpipe_train_logloss", "Of this epoch so far", view.train_logloss)
+            yield GaugeMetricFamily(
+                "ctrpipe_train_logloss",
+                "Training logloss of this epoch so far.",
+                view.train_logloss,
+            )
         if view.auc is not None:
-            yield _gauge("ctrpipe_valid_auc", "Of the last validation", view.auc)
+            yield GaugeMetricFamily("ctrpipe_valid_auc", "AUC of the last validation.", view.auc)
         if view.checkpoint is not None:
             found = view.checkpoint
-            yield _gauge("ctrpipe_checkpoint_number", "Of the newest", found.number)
-            yield _gauge("ctrpipe_checkpoint_age_seconds", "Of the newest", found.age_seconds)
-        yield _gauge("ctrpipe_records_planned", "Of all epochs", view.records.total)
-        yield _gauge("ctrpipe_workers_wanted", "Now", view.workers_wanted)
+            yield GaugeMetricFamily(
+                "ctrpipe_checkpoint_number", "Number of the newest checkpoint.", found.number
+            )
+            yield GaugeMetricFamily(
+                "ctrpipe_checkpoint_age_seconds", "Age of the newest checkpoint.", found.age_seconds
+            )
+        yield GaugeMetricFamily(
+            "ctrpipe_records_planned", "Records of all epochs.", view.records.total
+        )
+        yield GaugeMetricFamily(
+            "ctrpipe_workers_wanted", "Workers that are wanted now.", view.workers_wanted
+        )
         yield from _disruption_metrics(view.disruptions)
         yield from _table_metrics(view.tables)
         yield from _member_metrics(view.members)
 
 
-def _gauge(name: str, meaning: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, meaning, value=float(value))
-
-
 def _disruption_metrics(disruptions: tuple[Disruption, ...]) -> Iterator[Metric]:
-    yield _gauge("ctrpipe_disruptions", "Failures among the last events", len(disruptions))
-    yield _gauge(
+    yield GaugeMetricFamily(
+        "ctrpipe_disruptions", "Failures among the last events.", len(disruptions)
+    )
+    yield GaugeMetricFamily(
         "ctrpipe_disruptions_repeated_records",
-        "Trained again because of them",
+        "Records trained again because of failures.",
         sum(one.records_repeated for one in disruptions),
     )
-    yield _gauge(
+    yield GaugeMetricFamily(
         "ctrpipe_disruptions_lost_seconds",
-        "In which nobody worked because of them",
+        "Time in which nobody worked because of failures.",
         sum(one.seconds_lost for one in disruptions),
     )
 
 
 def _table_metrics(tables: tuple[TableUse, ...]) -> Iterator[Metric]:
-    rows = GaugeMetricFamily("ctrpipe_table_rows", "Rows made", labels=["table"])
-    row_bytes = GaugeMetricFamily("ctrpipe_table_row_bytes", "Bytes of the rows", labels=["table"])
+    rows = GaugeMetricFamily("ctrpipe_table_rows", "Rows made.", labels=["table"])
+    row_bytes = GaugeMetricFamily("ctrpipe_table_row_bytes", "Bytes of the rows.", labels=["table"])
     for table in tables:
         rows.add_metric([table.name], table.rows)
         row_bytes.add_metric([table.name], table.row_bytes)
@@ -97,12 +117,18 @@ def _table_metrics(tables: tuple[TableUse, ...]) -> Iterator[Metric]:
 
 def _member_metrics(members: tuple[MemberStatus, ...]) -> Iterator[Metric]:
     names = ["role", "index"]
-    up = GaugeMetricFamily("ctrpipe_member_up", "1 while it is heard", labels=names)
-    leases = GaugeMetricFamily("ctrpipe_member_leases", "Tasks that it holds", labels=names)
-    rss = GaugeMetricFamily("ctrpipe_member_rss_bytes", "Resident memory", labels=names)
-    rows = GaugeMetricFamily("ctrpipe_member_rows", "Rows held", labels=names)
-    speed = GaugeMetricFamily("ctrpipe_member_samples_per_second", "Of a worker", labels=names)
-    restarts = CounterMetricFamily("ctrpipe_member_restarts", "After the first start", labels=names)
+    up = GaugeMetricFamily("ctrpipe_member_up", "1 while the member is heard.", labels=names)
+    leases = GaugeMetricFamily(
+        "ctrpipe_member_leases", "Tasks that the member holds.", labels=names
+    )
+    rss = GaugeMetricFamily("ctrpipe_member_rss_bytes", "Resident memory.", labels=names)
+    rows = GaugeMetricFamily("ctrpipe_member_rows", "Rows held.", labels=names)
+    speed = GaugeMetricFamily(
+        "ctrpipe_member_samples_per_second", "Rows a second of a worker.", labels=names
+    )
+    restarts = CounterMetricFamily(
+        "ctrpipe_member_restarts", "Starts after the first one.", labels=names
+    )
     for member in members:
         labels = [member.role, str(member.index)]
         up.add_metric(labels, float(member.state in {"running", "standby", "leaving"}))

@@ -89,7 +89,7 @@ class Mover:
 
         Args:
             action: What became of a move.
-            addresses: Those of all servers by number, also of a source that leaves now.
+            addresses: Addresses of all servers by number, also of a source that leaves now.
             abandoned: Whether the job went back to a cut meanwhile.
 
         Returns:

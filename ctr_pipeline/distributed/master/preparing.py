@@ -31,7 +31,7 @@ class ServedPhase:
     Attributes:
         name: Which one.
         fingerprint: Fingerprint of what is written.
-        board: Who works on what.
+        board: Units, and who works on which.
         ledger: What is known of units, before anybody acts on it.
     """
 

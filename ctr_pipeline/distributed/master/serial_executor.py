@@ -19,7 +19,7 @@ class SerialExecutor:
         self._thread.start()
 
     def put(self, work: Callable[[], None]) -> None:
-        """To be done after all that was put before."""
+        """Has work done after all that was put before."""
         self._work.put(work)
 
     def close(self, wait_seconds: float) -> None:

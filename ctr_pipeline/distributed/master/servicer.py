@@ -80,7 +80,7 @@ class MasterServicer:
         )
 
     def set_server(self, server: RpcServer, address: str, metrics_address: str) -> None:
-        """It is served: by whom, and where it and its metrics are found."""
+        """The job is served: by whom, and where it and its metrics are found."""
         self._server, self._address, self._metrics_address = server, address, metrics_address
 
     def register(self, request: RegisterRequest) -> RegisterReply:

@@ -21,7 +21,7 @@ _MOST_CLOCK_STEP_SECONDS = 2.0
 _FINAL_SPLITS = ("valid", "test")
 _NEWS_SECONDS = 0.2
 _MOST_HEARTBEATS_A_SECOND = 300
-"""Of all members together; a master spends about a millisecond on each."""
+"""Heartbeats of all members together; a master spends about a millisecond on each."""
 
 _WORKERS_QUEUED = 32
 """Enough to take at once what quota is freed, and few to lie in the queue before others."""
@@ -64,7 +64,7 @@ def plan_job(
 
     Args:
         scores_folder: Where scores of the final splits go, from the run folder.
-        mode: That of the launcher; where people start members, any.
+        mode: The launcher's mode; where people start members, any.
         is_queued: As `is_queued` finds it.
 
     Raises:

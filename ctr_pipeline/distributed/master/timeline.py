@@ -37,7 +37,7 @@ class Timeline:
 
     @property
     def moments(self) -> tuple[JobMoment, ...]:
-        """At most 240, the first and the last one among them."""
+        """The moments, at most 240, the first and the last one among them."""
         return tuple(self._moments)
 
     def note(self, moment: JobMoment) -> bool:

@@ -225,7 +225,7 @@ class AppliedBatches:
         owners: tuple[int, ...],
         ranges: tuple[tuple[int, int], ...],
     ) -> Iterable[int]:
-        """Of each unit, the server that it comes from."""
+        """The server that each unit comes from."""
         named = {files.partition: files.bitmaps_of for files in request.partitions}
         for partition in self.units.partitions:
             # One without rows may not be named; its owner was the one that the job's rule says.

@@ -88,7 +88,7 @@ class DenseRange:
         )
 
     def joined(self, pieces: Sequence[tuple[int, int]], records: Float32Array) -> "DenseRange":
-        """This range together with one that touches it.
+        """The range that this one and another one, which touches it, make.
 
         Args:
             records: The `records` of the other server.

@@ -18,13 +18,13 @@ from ctr_pipeline.distributed.rpc.packed import PushRequest
 from ctr_pipeline.storage.protocol import check_key
 
 _MOST = 1 << 40
-"""Of numbers that the spec does not bound: attempts, cuts, generations."""
+"""Bound of numbers that the spec does not bound: attempts, cuts, generations."""
 
 _MOST_STEPS = (1 << 31) - 1
 """Rows keep the step of their last update in 32 bits."""
 
 _ID_BITS = 44
-"""Of a key, below the number of its table."""
+"""Bits of a key, below the number of its table."""
 
 
 class RequestLimits:

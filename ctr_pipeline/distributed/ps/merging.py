@@ -31,11 +31,11 @@ class RowGradients:
 
     @classmethod
     def none(cls, width: int) -> "RowGradients":
-        """Of no key, with so many values a row."""
+        """Gradients of no key, with so many values a row."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int32), np.empty((0, width), np.float32))
 
     def only(self, chosen: BoolArray) -> "RowGradients":
-        """Those of the chosen keys, bool [U]."""
+        """Gradients of the chosen keys, bool [U]."""
         return RowGradients(self.keys[chosen], self.num_occurrences[chosen], self.sums[chosen])
 
 

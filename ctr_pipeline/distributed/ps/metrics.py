@@ -39,7 +39,7 @@ class PsFigures:
         self._loads_due = -math.inf
 
     def __call__(self) -> MemberStats:
-        """For the master; with the loads of partitions every few seconds, as they are long."""
+        """The figures for the master; loads of partitions every few seconds, as they are long."""
         loads, now = None, self._clock()
         if now >= self._loads_due:
             self._loads_due = now + _LOADS_EVERY_SECONDS
@@ -87,43 +87,55 @@ class PsMetrics(Collector):
             value=core.state.num_evicted,
         )
         yield from _partition_metrics(core.state.partition_loads())
-        yield _gauge("ctrpipe_ps_rows", "Embedding rows held.", stats.rows_held)
-        yield _gauge("ctrpipe_ps_row_bytes", "Memory of the rows.", core.state.memory_bytes)
-        yield _gauge(
+        yield GaugeMetricFamily("ctrpipe_ps_rows", "Embedding rows held.", stats.rows_held)
+        yield GaugeMetricFamily(
+            "ctrpipe_ps_row_bytes", "Memory of the rows.", core.state.memory_bytes
+        )
+        yield GaugeMetricFamily(
             "ctrpipe_ps_spilled_row_bytes",
             "Rows in a file, beyond the memory limit.",
             core.state.spilled_bytes,
         )
-        yield _gauge("ctrpipe_ps_version", "Updates made by this process.", stats.version)
-        yield _gauge("ctrpipe_ps_generation", "Served; -1: none yet.", core.serving.generation)
-        yield _gauge(
-            "ctrpipe_ps_waiting_calls", "That wait for other workers.", core.updates.num_waiting
+        yield GaugeMetricFamily(
+            "ctrpipe_ps_version", "Updates made by this process.", stats.version
         )
-        yield _gauge(
+        yield GaugeMetricFamily(
+            "ctrpipe_ps_generation",
+            "Generation that is served; -1: none yet.",
+            core.serving.generation,
+        )
+        yield GaugeMetricFamily(
+            "ctrpipe_ps_waiting_calls",
+            "Calls that wait for other workers.",
+            core.updates.num_waiting,
+        )
+        yield GaugeMetricFamily(
             "ctrpipe_ps_cut_pause_seconds",
-            "For how long updates waited for the last checkpoint, at most.",
+            "Longest wait of an update for the last checkpoint.",
             core.checkpoints.last_pause_seconds,
         )
-        yield _gauge(
+        yield GaugeMetricFamily(
             "ctrpipe_ps_longest_hold_seconds",
-            "For how long updates waited for a move of partitions, at most.",
+            "Longest wait of an update for a move of partitions.",
             core.moves.longest_hold_seconds,
         )
-        yield _gauge(
+        yield GaugeMetricFamily(
             "ctrpipe_ps_longest_lock_seconds",
-            "For how long calls waited for another one, at most.",
+            "Longest wait of a call for another one.",
             core.serving.lock.longest_seconds,
         )
         yield CounterMetricFamily(
             "ctrpipe_ps_lock_seconds",
-            "For how long calls held what others wait for; near 1 a second, more servers help.",
+            "Time for which calls held what others wait for; near 1 a second, more servers help.",
             value=core.serving.lock.held_seconds,
         )
-        yield _gauge("ctrpipe_ps_memory_bytes", "Resident memory.", stats.rss_bytes)
+        yield GaugeMetricFamily("ctrpipe_ps_memory_bytes", "Resident memory.", stats.rss_bytes)
         yield CounterMetricFamily(
             "ctrpipe_ps_cpu_seconds", "User and system time.", value=stats.cpu_seconds
         )
-        yield _gauge("ctrpipe_ps_cores", "That its threads may keep busy.", stats.cores)
+        yield GaugeMetricFamily(
+            "ctrpipe_ps_cores", "Cores that its threads may keep busy.", stats.cores
+        )
         yield CounterMetricFamily(
             "ctrpipe_ps_received_bytes", "Payload of requests.", value=stats.bytes_received
         )
@@ -153,7 +165,3 @@ def _partition_metrics(loads: PartitionLoads) -> Iterator[Metric]:
         for partition, value in zip(loads.partitions, values, strict=True):
             family.add_metric([str(partition)], value)
         yield family
-
-
-def _gauge(name: str, meaning: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, meaning, value=float(value))

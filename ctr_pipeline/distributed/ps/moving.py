@@ -38,7 +38,7 @@ class MoveSource(Protocol):
         """Answers nobody from now on; says what it knows beside rows."""
 
     def show_dense(self, request: MoveRequest) -> MovedRows:
-        """Its dense range, see `DenseRange.records`, as one record; only while it holds."""
+        """The dense range, see `DenseRange.records`, as one record; only while it holds."""
 
 
 class Outgoing:
@@ -92,7 +92,7 @@ class Outgoing:
         )
 
     def _take_changed(self, most: int) -> Int64Array:
-        """At most so many of the keys noted, each once; they are forgotten."""
+        """Takes at most so many of the keys noted, each once."""
         keys = sorted_distinct(np.concatenate([np.empty(0, np.int64), *self._changed]))
         self._changed = [keys[most:]] if len(keys) > most else []
         return keys[:most]

@@ -36,14 +36,14 @@ _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
 _MOST_ROW_THREADS = 4
 _TOY_ROWS = 1 << 10
-"""So many that their index grows."""
+"""Rows, so many that their index grows."""
 
 _GRACE_SECONDS = 1.0
 _CLOCK_SECONDS = 0.25
 _LONGEST_SLEEP_SECONDS = 0.2
 """A signal handler can wake nobody."""
 _MOST_MARGIN_SECONDS = 3.0
-"""Of the grace period, for what comes after the last word of the master; a quarter at most."""
+"""Part of the grace period after the last word of the master; a quarter of it at most."""
 
 
 def run_ps(
@@ -191,7 +191,7 @@ def _talk(
 
 
 def row_threads(spec: JobSpec) -> int:
-    """That work on rows: cores for this process, divided as if all servers were here."""
+    """Threads that work on rows: cores of this process, divided as if all servers were here."""
     return max(1, min(_MOST_ROW_THREADS, available_cores() // spec.num_parameter_servers))
 
 

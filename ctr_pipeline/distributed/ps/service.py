@@ -58,7 +58,7 @@ class RemoteSource:
         return self._client.call("Hold", request, HoldReply, deadline_seconds=_MOVE_CALL_SECONDS)
 
     def show_dense(self, request: MoveRequest) -> MovedRows:
-        """Its dense range."""
+        """The source's dense range."""
         return MovedRows.decode(self._bytes("ShowDense", request))
 
     def _bytes(self, method: str, message: object) -> bytes:

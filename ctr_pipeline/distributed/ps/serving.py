@@ -29,7 +29,7 @@ class Serving:
         cutting: Held by cuts, restores and moves to this server, which exclude each other; taken
             before `lock`.
         announced: The newest generation that a master has named; -1: none.
-        generation: That is served; -1 before the first restore and while one runs.
+        generation: The generation that is served; -1 before the first restore and while one runs.
         version: Updates made by this process.
         moved_at: The placement since which this server holds what it holds.
         is_evicting: Rows are removed for a cut, for longer than the lock may be held.

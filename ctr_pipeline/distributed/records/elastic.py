@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger(__name__)
 _MEET_SECONDS = 600.0
 _RETRY_SECONDS = 0.5
 _END_SECONDS = 120.0
-"""For the agent to end this script, once its world is over."""
+"""Time for the agent to end this script, once its world is over."""
 
 
 class ElasticRecords:
@@ -150,7 +150,7 @@ class ElasticRecords:
         self._wanted = int(position)
 
     def dataset(self) -> "tf.data.Dataset":
-        """This member's batches from here on, as a dataset of TensorFlow.
+        """The batches of this member from here on, as a dataset of TensorFlow.
 
         Its elements are string [B] of bytes, int64 [B] of numbers, or of Parquet a dictionary of
         such tensors by column. `map` and `prefetch` it as you like, but keep a batch a batch: what

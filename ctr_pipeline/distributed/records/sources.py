@@ -36,15 +36,15 @@ FORMATS: dict[str, RecordFormat] = {
     ".jsonl": "text",
     ".parquet": "parquet",
 }
-"""By the ending of a file's name."""
+"""Formats by the ending of a file's name."""
 
 Records = Any
 """int64 [N] of numbers, object [N] of bytes, or such arrays by the name of a column."""
 
 _HELD_BYTES = 256 << 20
-"""Of chunks and row groups that are kept decoded."""
+"""Bytes of chunks and row groups that are kept decoded."""
 _TEXT_BYTES = 16 << 20
-"""Of text in which records are looked for at a time."""
+"""Bytes of text in which records are looked for at a time."""
 _LENGTH_BYTES = 8
 _CRC_BYTES = 4
 
@@ -130,7 +130,7 @@ class _Mapped(_BytesFile):
 
 
 class _TFRecordFile(_Mapped):
-    """Of each record its length and the checksum of that, its bytes and their checksum."""
+    """A file that holds of each record its length, its bytes, and a checksum of each."""
 
     def _find(self) -> tuple[Int64s, Int64s]:
         starts, ends = list[int](), list[int]()
@@ -221,7 +221,7 @@ class _Chunks(Generic[T]):
 
     @property
     def num_records(self) -> int:
-        """Of all parts."""
+        """Records of all parts."""
         return int(self._firsts[-1])
 
     def find(self, numbers: Int64s) -> Iterator[tuple[T, slice, Int64s]]:

@@ -260,7 +260,7 @@ class ReadSavedRows:
 
     Attributes:
         first: The first row.
-        most: Of so many.
+        most: The number that there are in all.
         with_records: Not only their keys.
     """
 

@@ -21,7 +21,7 @@ class MemberReporter:
     Args:
         rendezvous: Finds `host:port` of the rendezvous, before each report.
         access: Secrets of the job, as of the role of the member.
-        member: Who it is.
+        member: The member that reports.
         address: `host:port` that it serves on.
         stats: Its figures.
         every_seconds: Between reports.

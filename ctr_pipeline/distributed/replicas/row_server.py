@@ -99,7 +99,7 @@ class RowServer:
         self.address = self._server.start()
 
     def stats(self) -> MemberStats:
-        """Its figures now; waits for no call."""
+        """The server's figures now; waits for no call."""
         return MemberStats(
             **asdict(measure_usage()),
             rows_held=self._store.num_rows,

@@ -19,7 +19,7 @@ SERVING_ROLES: dict[str, Role] = {
     "ReplicaService": "worker",
     "RowService": "ps",
 }
-"""Who may serve a service."""
+"""Roles that may serve a service."""
 
 _JOB_NAME = "job.ctrpipe.internal"
 VALID_FOR = datetime.timedelta(days=3652)

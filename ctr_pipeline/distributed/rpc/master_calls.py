@@ -59,7 +59,7 @@ class MasterCalls:
     """Calls to the master; a member goes on without it, and asks again with pauses.
 
     Args:
-        member: Who calls; spreads the pauses, so that members do not all come back at once.
+        member: The member that calls; spreads the pauses, so that not all come back at once.
         connect: Opens a connection to wherever the master is now.
         meanwhile: What goes on without a master, for the log.
         longest_pause_seconds: Between two attempts.

@@ -187,7 +187,7 @@ class PackedMessage:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """From bytes; raises MalformedMessage."""
+        """Decodes bytes; raises MalformedMessage."""
         header, arrays = _read_header(data, cls.KIND), _Arrays(data)
         values: dict[str, Any] = {
             name: arrays.take(array.dtype, *(getattr(header, axis) for axis in array.axes))

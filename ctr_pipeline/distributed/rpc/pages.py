@@ -27,7 +27,7 @@ from ctr_pipeline.errors import CtrPipelineError
 
 _LOGGER = logging.getLogger(__name__)
 _SECONDS = 10.0
-"""In which a request comes, and an answer goes."""
+"""Time in which a request comes, and an answer goes."""
 _LOOK_SECONDS = 0.05
 """Within which a server sees that it is to end."""
 _MOST_CALLERS = 16
@@ -63,7 +63,7 @@ Pages = Mapping[str, Callable[[], Reply]]
 
 
 class Gate(Protocol):
-    """Who may see pages."""
+    """The rule of who may see pages."""
 
     def stop(self, path: str, headers: Mapping[str, str]) -> Reply | None:
         """The answer to a request that goes no further; None lets it through."""

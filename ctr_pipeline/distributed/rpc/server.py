@@ -34,7 +34,7 @@ _LONGEST_MESSAGE = 1000
 """Characters; the reason of a refusal travels as a header, and headers are bounded to 8 KiB."""
 
 _MOST_CALLS = 2048
-"""That run or wait for a thread; further ones are told that the server is busy."""
+"""Calls that run or wait for a thread; further ones are told that the server is busy."""
 
 _CALLS_A_CONNECTION = 64
 """Not all threads belong to one connection."""
@@ -98,7 +98,7 @@ class ByteCount:
 
     @property
     def total(self) -> int:
-        """So far."""
+        """Bytes so far."""
         return self._total
 
 

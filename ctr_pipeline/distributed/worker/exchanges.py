@@ -168,7 +168,7 @@ class Refreshed:
         self._bounds = bounds if chosen_U is None else np.searchsorted(chosen_U, bounds).tolist()
 
     def keys_of(self, server: int) -> Int64Array:
-        """Those of one server."""
+        """The keys of one server."""
         return self._ahead.prepared.keys_U[self._places(server)]
 
     def write(self, server: int, reply: PushReply) -> None:

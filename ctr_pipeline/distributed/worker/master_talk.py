@@ -27,7 +27,7 @@ from ctr_pipeline.errors import CtrPipelineError
 _LOGGER = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS = 0.2
 _LEASE_WAIT_SECONDS = 2.5
-"""For so long the master may keep a request for tasks; it is not to take for lost what waits."""
+"""Time for which the master may keep a request for tasks; what waits is not lost to it."""
 _LONGEST_PAUSE_SECONDS = 2.0
 _FEWEST_TASKS = 2
 """One to work on, one to read ahead."""

@@ -27,7 +27,7 @@ class Patience:
         sleep: Waits some seconds.
 
     Attributes:
-        generation: That the worker is in.
+        generation: The generation that the worker is in.
     """
 
     def __init__(self, session: WorkerSession, sleep: Callable[[float], None]) -> None:

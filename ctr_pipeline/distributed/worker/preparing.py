@@ -29,7 +29,7 @@ _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
 _DEADLINE_SECONDS = 5.0
 _PATIENCE_SECONDS = 30.0
-"""For the process that gives units to answer again."""
+"""Time for the process that gives units to answer again."""
 _WAIT_SECONDS = 0.2
 
 
@@ -166,7 +166,7 @@ class Reporter:
         self._thread.join()
 
     def add(self, amount: int) -> None:
-        """So much more is done.
+        """Counts so much more as done.
 
         Raises:
             _LeaseLostError: In vain.

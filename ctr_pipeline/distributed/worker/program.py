@@ -29,7 +29,7 @@ from ctr_pipeline.training.step import TrainingStep
 _LOGGER = logging.getLogger(__name__)
 _MASTER = "MasterService"
 _PS_SECONDS = 5.0
-"""For a parameter server; then the loop looks up whether to go on waiting."""
+"""Deadline of a parameter server; then the loop looks up whether to go on waiting."""
 _TERMINATED = 128 + signal.SIGTERM
 
 

@@ -62,7 +62,7 @@ class PsReply(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of the server."""
+        """The server's generation."""
 
 
 R = TypeVar("R", bound=PsReply)
@@ -130,7 +130,7 @@ class PsCalls:
 
     @property
     def generation(self) -> int:
-        """That calls are made in; -1 before the first route."""
+        """The generation that calls are made in; -1 before the first route."""
         return self._route.generation
 
     def route(self, generation: int, addresses: Sequence[str]) -> None:
@@ -184,7 +184,7 @@ class PsCalls:
         gather(self.start(call, num_servers), None)
 
     def placement_of(self, server: int, generation: int) -> Placement:
-        """Who holds what, as a server knows it.
+        """The placement, as a server knows it.
 
         Raises:
             RolledBack: The generation is over.

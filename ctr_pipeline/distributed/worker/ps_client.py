@@ -128,7 +128,7 @@ class PsClient:
 
     @property
     def generation(self) -> int:
-        """That calls are made in; -1 before the first route."""
+        """The generation that calls are made in; -1 before the first route."""
         return self._calls.generation
 
     @property

@@ -23,7 +23,7 @@ class StepNumbers:
     seed: int
     shuffle: bool
     _epochs: list[tuple[int, EpochOrder]] = field(default_factory=list, init=False, repr=False)
-    """Of each epoch: steps before it, and its tasks."""
+    """Steps before each epoch, and its tasks."""
 
     def order_of(self, epoch: int) -> EpochOrder:
         """The tasks of an epoch."""

@@ -50,7 +50,7 @@ class TaskBatch:
 
     @property
     def batch_id(self) -> BatchId | None:
-        """Its name for servers; None where it is scored."""
+        """The batch's name for servers; None where it is scored."""
         if not self.trains:
             return None
         key = self.task.key

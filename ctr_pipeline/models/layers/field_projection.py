@@ -75,7 +75,7 @@ class FieldProjection(keras.layers.Layer):
         return ops.take(ops.concatenate(parts, axis=1), order, axis=1)
 
     def compute_output_shape(self, input_shape: tuple[Any, ...]) -> tuple[Any, ...]:
-        """That of the input."""
+        """The shape of the input."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From hidden units to a part of the logit.
+"""The part of the logit that hidden units make.
 
 Axes: B batch, K units.
 """

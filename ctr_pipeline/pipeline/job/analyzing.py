@@ -96,7 +96,7 @@ class _Found:
         plan: The same of the transforms.
         left_out: Columns without a feature, with the reason.
         notes: As of the statistics, whose file has none.
-        seconds: Of each stage.
+        seconds: Seconds of each stage.
     """
 
     facts: str
@@ -213,7 +213,7 @@ def open_analysis(loaded: LoadedConfig, source: Source) -> StageTask:
 
 
 def _fails_always(error: CtrPipelineError) -> bool:
-    """Of the same rows, all attempts find the same, unless the error may pass by itself."""
+    """Whether all attempts would find the same: of the same rows they do, unless it may pass."""
     return error.exit_code != EXIT_TRY_AGAIN
 
 

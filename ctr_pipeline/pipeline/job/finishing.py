@@ -45,9 +45,9 @@ class _Facts:
         splits: Splits that are encoded.
         left_out: Columns without a feature, with the reason.
         notes: As of the statistics.
-        seconds: Of each stage, all sessions.
+        seconds: Seconds of each stage, all sessions.
         start_up: As of `StageTimes`.
-        peak_memory_bytes: Of the process that started the job.
+        peak_memory_bytes: Peak of the process that started the job.
     """
 
     job: JobView

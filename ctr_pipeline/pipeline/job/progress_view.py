@@ -168,7 +168,7 @@ class NewsCollector:
         return [NewsLine(taken, "cut", f"Checkpoint {found.number} holds {found.step:,} steps")]
 
     def _lines_of_waiting(self, view: JobView, now: float) -> list[NewsLine]:
-        """Of each role and each reason, the first member that waits for it."""
+        """A line for the first member that waits, of each role and each reason."""
         first: dict[tuple[str, str], MemberStatus] = {}
         for member in view.members:
             if member.waits_for and member.waits_for not in _SOON_OVER:

@@ -158,31 +158,35 @@ class ReplicaCollector(Collector):
         if told is None or not told.worlds:
             return
         newest, changes = told.worlds[-1], told.worlds[1:]
-        yield _gauge("ctrpipe_step", "Steps done", told.step)
-        yield _gauge("ctrpipe_epoch", "From 1", told.epoch + 1)
-        yield _gauge("ctrpipe_world_version", "Of the replicas that train now", newest.version)
-        yield _gauge("ctrpipe_world_size", "Replicas that train now", newest.size)
+        yield GaugeMetricFamily("ctrpipe_step", "Steps done.", told.step)
+        yield GaugeMetricFamily("ctrpipe_epoch", "Epoch that is trained, from 1.", told.epoch + 1)
+        yield GaugeMetricFamily(
+            "ctrpipe_world_version", "Version of the world that trains now.", newest.version
+        )
+        yield GaugeMetricFamily("ctrpipe_world_size", "Replicas that train now.", newest.size)
         yield CounterMetricFamily(
-            "ctrpipe_world_changes", "Of the replicas that train together", value=len(changes)
+            "ctrpipe_world_changes",
+            "Changes of the replicas that train together.",
+            value=len(changes),
         )
         yield CounterMetricFamily(
             "ctrpipe_world_change_seconds",
-            "From when replicas stopped training until the next world could",
+            "Time from when replicas stopped training until the next world could.",
             value=sum(world.seconds for world in changes),
         )
         yield CounterMetricFamily(
             "ctrpipe_world_steps_repeated",
-            "Computed and not applied, or lost with a server of embedding rows",
+            "Steps computed and not applied, or lost with a server of embedding rows.",
             value=sum(world.steps_repeated for world in told.worlds),
         )
         if told.history:
             last = told.history[-1]
-            yield _gauge("ctrpipe_train_logloss", "Of the last epoch", last.train_logloss)
-            yield _gauge("ctrpipe_valid_auc", "Of the last validation", last.valid_auc)
-
-
-def _gauge(name: str, meaning: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, meaning, value=float(value))
+            yield GaugeMetricFamily(
+                "ctrpipe_train_logloss", "Training logloss of the last epoch.", last.train_logloss
+            )
+            yield GaugeMetricFamily(
+                "ctrpipe_valid_auc", "AUC of the last validation.", last.valid_auc
+            )
 
 
 def save_metrics_address(run: RunFolder, address: str) -> None:

@@ -15,9 +15,9 @@ from ctr_pipeline.specs.launchers import LAUNCHERS
 _BESIDE_RECORD_BYTES = 64
 """Most that the key, the mark and the index of a row take."""
 _PROCESS_BYTES = 300_000_000
-"""Of a server without rows, with what it receives and writes."""
+"""Bytes of a server without rows, with what it receives and writes."""
 _TIMES = 1.25
-"""Of what is needed, for servers that get more than their share of the rows."""
+"""Times what is needed, for servers that get more than their share of the rows."""
 
 
 def warning_of_memory(config: Config, encoding: Encoding) -> str:
@@ -51,7 +51,7 @@ def count_rows(counts: Sequence[IdCounts], *, admit_after: int) -> int:
 
     Args:
         counts: How often each id is in the training rows, of each table.
-        admit_after: So often an id has to occur.
+        admit_after: Times that an id has to occur.
     """
     return sum(int(np.count_nonzero(one.counts >= max(1, admit_after))) for one in counts)
 

@@ -67,7 +67,7 @@ def _open(
     """Opens one model: its best epoch, or the end of its refit.
 
     Args:
-        config: That of the model.
+        config: The model's config.
         run: The run folder.
         folder: Where the model's checkpoints are: the run folder, or that of an ensemble's member.
         progress: As for `open_trained`.
@@ -96,7 +96,7 @@ def find_trained(
     Training may still go on.
 
     Args:
-        config: That of the model.
+        config: The model's config.
         run: The run folder.
         folder: Where the model's checkpoints are: the run folder, or that of an ensemble's member.
         progress: Logs each checkpoint that is damaged.

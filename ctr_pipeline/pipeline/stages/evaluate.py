@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _AUTO_SECONDS = 5.0
 _AUTO_SHARE_OF_TRAINING = 0.1
-"""With `importance: auto`, it may take so many seconds, or this share of the training's."""
+"""What `importance: auto` may take: so many seconds, or this share of the training's."""
 
 _MOST_HELD_OUT = 200_000
 

@@ -89,7 +89,7 @@ def newest_step(run: RunFolder) -> int | None:
 
 
 def _last_trained(run: RunFolder) -> RunFolder:
-    """Of an ensemble, the folder of the model that was trained last."""
+    """The folder of an ensemble's model that was trained last, or that of the run."""
     return (run.trained_folders() or [run])[-1]
 
 

@@ -17,7 +17,7 @@ class AttemptReport(Protocol):
     """Where an attempt at a unit reports how far it is."""
 
     def add(self, amount: int) -> None:
-        """So much more is done, in the measure of the unit; raises if the attempt is void."""
+        """Counts so much more as done, in the unit's measure; raises if the attempt is void."""
 
     def say(self, line: str) -> None:
         """A line for whoever watches the run."""
@@ -39,7 +39,7 @@ class SharedWork(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Who works on which unit, while workers do."""
+        """Folder of the units, while workers do them."""
 
     def work_on(self, lease: UnitLease, report: AttemptReport) -> None:
         """Writes the part of an attempt, and reports what is done of it."""

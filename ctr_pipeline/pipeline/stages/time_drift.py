@@ -17,7 +17,7 @@ from ctr_pipeline.transforms.age import Age
 from ctr_pipeline.transforms.datetime import PART_SIZES, Datetime, DatetimePart
 
 SplitCountsOf = Callable[[str, str], Iterable[ColumnCounts]]
-"""From a column and a split to the column's values there, in portions."""
+"""Gives the values of a column in a split, in portions."""
 
 _SECONDS_OF_CYCLES: dict[DatetimePart, int] = {
     "minute": 3_600,

@@ -74,7 +74,7 @@ class WarmStartRecord(BaseModel):
         return self.earlier_steps + self.step
 
     def describe(self) -> str:
-        """For people."""
+        """The record for people."""
         return f"{self.run}, {self.checkpoint} checkpoint, epoch {self.epoch}, step {self.step:,}"
 
 

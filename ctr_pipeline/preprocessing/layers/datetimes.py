@@ -168,7 +168,7 @@ def _epoch_seconds(text: tf.Tensor, divisor: int) -> tf.Tensor:
 
 
 def _regex_seconds(text: tf.Tensor, regex: str, *, has_short_year: bool = False) -> tf.Tensor:
-    """Of texts that a regular expression takes apart, by the names of its groups."""
+    """Seconds of texts that a regular expression takes apart, by the names of its groups."""
     is_good = tf.strings.regex_full_match(text, f"(?s:{_plain(regex, '')})")
 
     def part(name: str) -> tf.Tensor:

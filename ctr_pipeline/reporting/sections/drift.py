@@ -54,7 +54,7 @@ class SampleView:
         is_noise: Whether sampling explains it.
         missing: Share of its rows.
         unseen: Share of its rows with a value the old rows lack; empty for numbers.
-        expected: That share if nothing changed; empty for numbers.
+        expected: The share if nothing changed; empty for numbers.
     """
 
     sample: int

@@ -72,7 +72,7 @@ class FeatureView:
         chains: (`dense` or `id`, chain as text).
         ids: Number of ids and dimension.
         facts: Names and values that the opened row lists.
-        reason: Who decided the chains, and why.
+        reason: Reason of the chains, and who decided on them.
         chart: Histogram with click rates.
         top_values: The most frequent values.
         top_note: A note on the values that are not shown.

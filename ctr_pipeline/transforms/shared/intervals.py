@@ -165,7 +165,7 @@ def boundary_steps(boundaries: np.ndarray) -> StepFunction:
 
 
 def _smallest_reaching(level: NumberFunction, wanted: np.ndarray) -> np.ndarray:
-    """For each wanted level the smallest float64 that has it or a higher one."""
+    """The smallest float64 that has each wanted level or a higher one."""
     low = np.full(len(wanted), _order_of(np.array([-np.inf]))[0])
     high = np.full(len(wanted), _order_of(np.array([np.inf]))[0])
     while np.any(low < high):

@@ -40,12 +40,12 @@ class MaxComputeTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the table's columns."""
+        """The table's columns."""
         return self.facts.schema
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Of all its columns, in its order."""
+        """Names of all its columns, in its order."""
         return tuple(self.facts.schema.names)
 
     def size_bytes(self) -> int:

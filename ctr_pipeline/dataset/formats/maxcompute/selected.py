@@ -58,7 +58,7 @@ def source_tables(query: Query, project: str) -> list[TableAddress]:
 
     Args:
         query: The SELECT.
-        project: Whose tables have no project before their name.
+        project: The project whose tables have none before their name.
 
     Raises:
         DataError: A table is named with more than its project.

@@ -187,7 +187,7 @@ def _head_of(
     Args:
         files: Files that have rows.
         types: Types of the columns that folders give.
-        schema: Of all files.
+        schema: The columns of all files.
     """
     # The one that tells most.
     first = min(files, key=lambda file: len(file.absent))

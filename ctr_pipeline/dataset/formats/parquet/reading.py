@@ -24,7 +24,7 @@ _DICTIONARY_BYTES = 3
 
 _TEXT_BYTES = 64 << 20
 _LIST_ITEMS = 1 << 20
-"""Of a footer: the longest text in it, a writer's notes above all, and of a list the most items."""
+"""The longest text in a footer, a writer's notes above all, and the most items of a list in it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ParquetFile(OneFile):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Of all its columns, in its order."""
+        """Names of all its columns, in its order."""
         return tuple(self.schema.names)
 
     def known_rows(self) -> int:
@@ -156,7 +156,7 @@ class _Size:
 
 
 def _sizes(footer: pq.FileMetaData, names: Sequence[str]) -> list[_Size]:
-    """Of the columns `names`; one with fields has a size of each of these."""
+    """Sizes of the columns `names`; one with fields has a size of each of these."""
     found = list[_Size]()
     groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
     for number in range(footer.num_columns):

@@ -77,7 +77,7 @@ class SelectedRows(ABC):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """In the order of the SELECT."""
+        """Names of the columns, in the order of the SELECT."""
         return tuple(self.schema.names)
 
     def known_rows(self) -> int | None:

@@ -46,7 +46,7 @@ refused."""
 _HEADER = struct.Struct("<5I")
 _LENGTH_BYTES = 4
 _POSITION_BYTES = 16
-"""Of a record in memory: where it starts and ends."""
+"""Bytes in memory of where a record starts and ends."""
 _REMEDY = "Copy the file again, or write it again"
 
 Bytes = NDArray[np.uint8]

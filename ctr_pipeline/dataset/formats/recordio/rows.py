@@ -68,7 +68,7 @@ class ExampleFile(OneFile):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Of the features in its first records."""
+        """Names of the features in its first records."""
         return tuple(self.schema.names)
 
     def ranges(self, unit_bytes: int | None) -> list[Range]:

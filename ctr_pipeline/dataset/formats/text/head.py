@@ -50,7 +50,7 @@ class TextHead:
         first_end: Position in them after the first record.
         is_whole: Whether they are the rest of the file.
         num_skipped: Lines at the start of the file that are no rows.
-        num_lines_before: These, and empty lines before the first record.
+        num_lines_before: Lines of the head, and empty lines before the first record.
     """
 
     path: DataFile
@@ -261,7 +261,7 @@ def check_dialect(data: DataConfig) -> None:
 def choose_delimiter(
     path: DataFile, head: bytes, data: DataConfig, *, earlier: str | None, are_new: bool
 ) -> str:
-    """From the config, else by earlier files, format, ending and first lines.
+    """The delimiter: by the config, else by earlier files, format, ending and first lines.
 
     The config's is that of new files as well if their first line has it. A delimiter that cuts each
     of the first lines into as many fields comes before one that does not.

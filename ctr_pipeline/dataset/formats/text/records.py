@@ -52,7 +52,7 @@ def split_record(record: str, dialect: Dialect) -> list[str]:
 
 
 def _unescaped(bytes_: npt.NDArray[np.uint8], positions: Positions, dialect: Dialect) -> Positions:
-    """Those of the positions before which no escape stands that is none's own."""
+    """Positions before which no escape stands that is none's own."""
     if dialect.escape is None:
         return positions
     escapes = np.flatnonzero(bytes_ == ord(dialect.escape))

@@ -14,7 +14,7 @@ from ctr_pipeline.distributed.coordination.job import members, restores
 from ctr_pipeline.distributed.coordination.job.state import JobState
 
 MAX_FAILURES = 5
-"""In a row, at the end of an epoch or of a job that is stopped."""
+"""Failures in a row, at the end of an epoch or of a job that is stopped."""
 
 
 def take_if_due(state: JobState, *, at_once: bool) -> None:

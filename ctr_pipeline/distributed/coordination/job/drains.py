@@ -13,7 +13,7 @@ from ctr_pipeline.distributed.coordination.messages import HeartbeatRequest
 from ctr_pipeline.distributed.coordination.task_board import TaskBoard
 
 _AWAITS_CUT = frozenset({"training", "cutting", "stopping"})
-"""In any other phase the newest cut holds all that was trained."""
+"""Phases of which the newest cut does not hold all that was trained."""
 _CUT_TIMES = 1.5
 _CUT_MORE_SECONDS = 1.0
 """What is kept back for a cut: so many times what the last one took, and so much more."""

@@ -1,4 +1,4 @@
-"""From phase to phase: what the state of a job calls for next."""
+"""What the state of a job calls for next, from phase to phase."""
 
 from ctr_pipeline.distributed.coordination.events import DecideEpoch, End, EpochDecided, SplitTotals
 from ctr_pipeline.distributed.coordination.job import cuts, drains, moves, restores

@@ -24,7 +24,7 @@ class Servers:
 
     @property
     def number(self) -> int:
-        """That are needed now: those that hold something, and those that are to."""
+        """Servers that are needed now: those that hold something, and those that are to."""
         return max(self.wanted, self.placement.num_servers)
 
 

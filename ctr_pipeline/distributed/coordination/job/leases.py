@@ -1,4 +1,4 @@
-"""Who works on what: tasks are given to workers that ask, and to those that wait."""
+"""Leases: tasks are given to workers that ask, and to those that wait."""
 
 from collections.abc import Callable
 from dataclasses import replace

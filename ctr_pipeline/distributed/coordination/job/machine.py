@@ -178,7 +178,7 @@ class Job:
 
     @property
     def generation(self) -> int:
-        """Of the job now."""
+        """The job's generation now."""
         return self.state.head.generation
 
     @property
@@ -188,16 +188,16 @@ class Job:
 
     @property
     def ps_addresses(self) -> tuple[str, ...]:
-        """Of the parameter servers that hold something, by index; empty where one is missing."""
+        """Addresses of the servers that hold something, by index; empty where one is missing."""
         return self.state.ps_addresses
 
     @property
     def all_ps_addresses(self) -> tuple[str, ...]:
-        """Of these, and after them of those that are to hold something."""
+        """The same addresses, and after them those of servers that are to hold something."""
         return self.state.all_ps_addresses
 
     def ps_addresses_with(self, server: int) -> tuple[str, ...]:
-        """Of all these, and of a parameter server that is about to leave."""
+        """All these addresses, and that of a parameter server that is about to leave."""
         return self.state.ps_addresses_with(server)
 
     @property
@@ -210,7 +210,7 @@ class Job:
 
     @property
     def placement(self) -> Placement:
-        """Who holds what."""
+        """The placement now."""
         return self.state.servers.placement
 
     @property

@@ -59,7 +59,7 @@ class JobState:
         restore_failures: In a row.
         storage: Whether checkpoints can be read and written.
         waiting: Workers without enough to do, by name, in the order in which they asked.
-        look_at: Those of them for which there may be work now; None: all.
+        look_at: Members for which there may be work now; None: all.
         is_deciding: The executor decides on the epoch that was validated last.
         stops_with: The first cut that is new enough for an asked stop.
         stop_rests_by: An asked stop waits no longer for workers, on the job's clock.
@@ -133,17 +133,17 @@ class JobState:
 
     @property
     def now(self) -> float:
-        """On the job's clock, in seconds."""
+        """Seconds on the job's clock."""
         return self.clock.seconds
 
     @property
     def is_over(self) -> bool:
-        """It has finished, was stopped, or has failed."""
+        """Whether the job has finished, was stopped, or has failed."""
         return self.head.phase in _OVER
 
     @property
     def newest_cut(self) -> int:
-        """That can be restored; 0: there is none."""
+        """The newest cut that can be restored; 0: there is none."""
         return max(self.cuts, default=0)
 
     @property
@@ -153,16 +153,16 @@ class JobState:
 
     @property
     def ps_addresses(self) -> tuple[str, ...]:
-        """Of the parameter servers that hold something, by index; empty where one is missing."""
+        """Addresses of the servers that hold something, by index; empty where one is missing."""
         return self.all_ps_addresses[: self.servers.placement.num_servers]
 
     @property
     def all_ps_addresses(self) -> tuple[str, ...]:
-        """Of these, and after them of those that are to hold something."""
+        """The same addresses, and after them those of servers that are to hold something."""
         return self.ps_addresses_with(0)
 
     def ps_addresses_with(self, server: int) -> tuple[str, ...]:
-        """Of all these, and of a parameter server that is about to leave."""
+        """All these addresses, and that of a parameter server that is about to leave."""
         number = max(self.servers.number, server + 1)
         return tuple(self.member("ps", index).address for index in range(number))
 
@@ -192,7 +192,7 @@ class JobState:
         return repeated
 
     def totals(self) -> list[EpochTotals]:
-        """Of all epochs so far, the open one last."""
+        """Totals of all epochs so far, the open one last."""
         repeated = self.repeated()
         found = [
             EpochTotals(
@@ -312,7 +312,7 @@ class JobState:
         return self.scoring if self.head.phase in {"validating", "scoring"} else None
 
     def boards(self) -> list[TaskBoard]:
-        """Those of training and of scoring, where there are any."""
+        """The boards of training and of scoring, where there are any."""
         boards = (self.ledger.board, self.scoring)
         return [board for board in boards if board is not None]
 

@@ -136,7 +136,7 @@ class JobFacts:
     refused_reports: int
 
     def facts(self) -> dict[str, Any]:
-        """These alone, by name."""
+        """The facts alone, by name."""
         return {field.name: getattr(self, field.name) for field in fields(JobFacts)}
 
 

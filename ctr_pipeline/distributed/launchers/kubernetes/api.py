@@ -23,7 +23,7 @@ _SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
 _WATCH_SLACK_SECONDS = 15.0
 _CONNECTIONS = 16
-"""That are kept; a launcher creates and deletes several pods at once, and watches them."""
+"""Connections that are kept: a launcher creates and deletes several pods at once."""
 _PASSING = frozenset({0, 408, 429, 500, 502, 503, 504})
 
 _IN, _OUT, _ERRORS, _STATUS = 0, 1, 2, 3
@@ -111,7 +111,7 @@ class KubernetesApi:
 
     @classmethod
     def in_pod(cls, namespace: str) -> Self:
-        """With the service account of this pod."""
+        """The API with the service account of this pod."""
         settings = client.Configuration()
         settings.connection_pool_maxsize = _CONNECTIONS
         try:
@@ -122,7 +122,7 @@ class KubernetesApi:
 
     @classmethod
     def of_user(cls, namespace: str | None) -> Self:
-        """With the credentials of kubectl; None: the namespace of its current context."""
+        """The API with the credentials of kubectl; None: the namespace of its current context."""
         settings = client.Configuration()
         try:
             config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
@@ -272,7 +272,7 @@ class KubernetesApi:
         return found
 
     def version(self) -> str:
-        """That of the API server, such as `v1.36.3`."""
+        """The version of the API server, such as `v1.36.3`."""
         return str(self._json("GET", "/version")["gitVersion"])
 
     def may(self, verb: str, group: str, resource: str) -> bool:

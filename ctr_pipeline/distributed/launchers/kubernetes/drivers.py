@@ -27,7 +27,7 @@ from ctr_pipeline.errors import CtrPipelineError, printable
 from ctr_pipeline.interruption import EXIT_TERMINATED
 
 MOST_FAILURES = 20
-"""Of drivers, before the Job fails; ends that were asked for do not count."""
+"""Failures of drivers before the Job fails; ends that were asked for do not count."""
 FINAL_EXITS = (1, 128)
 """Exit codes that end the Job: an error that the user can mend, and a container that cannot start.
 
@@ -36,7 +36,7 @@ Kubernetes gives the second to a container whose command it could not run.
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_BUGS = 3
-"""Of drivers one after the other: another one would end like them."""
+"""Drivers one after the other that ended by a bug: another one would end like them."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 10, 600
 """Kubernetes doubles the first for each driver that failed, up to the second."""
 _RUNTIME_PREFIX = "unable to start container process: "
@@ -56,7 +56,7 @@ def enter_series(
     """Names the drivers of this job, if this pod is one of them; empty if it is not.
 
     Args:
-        environment: Of this process.
+        environment: The environment of this process.
         api: The namespace of the job; None: by the service account of this pod.
 
     Raises:
@@ -93,7 +93,7 @@ def in_order(drivers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def ended_in_order(drivers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that have ended, the oldest first."""
+    """Drivers that have ended, the oldest first."""
     return [one for one in in_order(drivers) if read_end(one) is not None]
 
 

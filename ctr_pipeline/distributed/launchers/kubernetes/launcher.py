@@ -61,7 +61,7 @@ _LOGGER = logging.getLogger(__name__)
 _CLOSE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _CALLS_AT_ONCE = 8
-"""To the API server, when many pods are deleted."""
+"""Calls to the API server, when many pods are deleted."""
 _UNCONFIRMED_SECONDS = 10.0
 """A node that is well confirms the end of a pod so soon after its grace period."""
 
@@ -121,7 +121,7 @@ class KubernetesLauncher:
 
     Args:
         api: The namespace; None: this pod's, by its service account.
-        job: Whose pods they are; None: that of this pod.
+        job: The job whose pods they are; None: that of this pod.
         master: Keeps the master running; None: as a process of this pod.
         clock: Seconds; only differences count.
     """

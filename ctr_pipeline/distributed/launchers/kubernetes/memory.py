@@ -42,7 +42,7 @@ class NextMemory:
 
     @property
     def remedy(self) -> str:
-        """That it gets more than the one that ran out of memory; empty if it does not."""
+        """How much more the next pod gets than the one that ran out; empty if it does not."""
         gets = self.wanted
         return "" if gets in {None, self.had} else f"its next pod may use {gets}"
 

@@ -36,11 +36,11 @@ METRICS_PORT = "metrics"
 _METRICS_PORT = 9464
 
 DRIVER = "driver"
-"""Its role in labels and names."""
+"""The driver's role in labels and names."""
 CONTROLLER_LABEL = "batch.kubernetes.io/controller-uid"
-"""Of drivers: the UID of their Job."""
+"""Label of drivers: the UID of their Job."""
 PHASE_LABEL = "ctrpipe.dev/phase"
-"""Of a Job: what its driver does; it has none before the first one tells."""
+"""Label of a Job: what its driver does; it has none before the first one tells."""
 
 JOB_LABEL = "app.kubernetes.io/instance"
 ROLE_LABEL = "app.kubernetes.io/component"

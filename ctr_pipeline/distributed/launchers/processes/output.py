@@ -9,7 +9,7 @@ from ctr_pipeline.distributed.launchers.processes.log_file import LogFile
 
 _READ_BYTES = 1 << 16
 _DRAIN_SECONDS = 1.0
-"""For what an ended process wrote; whoever holds its output open longer is not waited for."""
+"""Time for what an ended process wrote; whoever holds its output open longer is left behind."""
 
 
 class OutputPipe:

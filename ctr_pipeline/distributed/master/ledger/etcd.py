@@ -69,7 +69,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who holds a lock, as its value says.
+    """The holder of a lock, as its value says.
 
     Attributes:
         token: Random name of this holding of it.
@@ -192,7 +192,7 @@ class EtcdLedger:
         self._ended = threading.Event()
         self._turn = 0
         self._pieces: dict[str, _Pieces] = {}
-        """Of records that lie in pieces."""
+        """Pieces of records that are too large for one."""
         self._journal_begun = False
         self._lease, self._lock_revision = self._take_lock(wait_seconds, clock, sleep)
         # Connections are not for two threads at once: the keeper has its own.

@@ -42,7 +42,7 @@ class EtcdAccess:
     password: str = field(default="", repr=False)
 
     def as_user_of_environment(self) -> "EtcdAccess":
-        """With the user and password that the environment names, which no file should hold."""
+        """The access of the user and password in the environment, which no file should hold."""
         return replace(
             self,
             user=os.environ.get("CTRPIPE_ETCD_USER", ""),

@@ -14,7 +14,7 @@ LEDGERS: Mapping[str, Callable[[Any, Path], LedgerLocation]] = {
     "sqlite": SqliteLocation,
     "etcd": EtcdLocation,
 }
-"""By the kinds that `runtime.ledger` names; each takes its value and the job's folder."""
+"""Places by the kinds that `runtime.ledger` names, of its value and the job's folder."""
 
 
 def locate_ledger(runtime: RuntimeConfig, job_folder: Path) -> LedgerLocation:
@@ -23,5 +23,5 @@ def locate_ledger(runtime: RuntimeConfig, job_folder: Path) -> LedgerLocation:
 
 
 def identify_ledger(spec: JobSpec) -> LedgerIdentity:
-    """Whose ledger the job's is."""
+    """The identity of a job's ledger."""
     return LedgerIdentity(spec.job, spec.config_fingerprint, spec.rows_fingerprint)

@@ -8,12 +8,12 @@ from ctr_pipeline.distributed.coordination.events import Json
 from ctr_pipeline.errors import EXIT_TRY_AGAIN, CtrPipelineError
 
 LEDGER_FORMAT = 1
-"""Of the records; another one is refused."""
+"""Format of the records; another one is refused."""
 
 
 @dataclass(frozen=True)
 class LedgerIdentity:
-    """Whose ledger it is; kept beside the records and compared when it is opened.
+    """The job of a ledger; kept beside the records and compared when it is opened.
 
     Attributes:
         job: Unique name of the job.

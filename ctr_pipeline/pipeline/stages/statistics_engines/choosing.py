@@ -32,7 +32,7 @@ def prepare_engine(
 
     Args:
         rows: What is counted.
-        engines: Those there are, by the name that `analysis.engine` gives.
+        engines: Engines, by the name that `analysis.engine` gives.
 
     Raises:
         DataError: The rows cannot be read or divided.

@@ -22,7 +22,7 @@ class RowsToCount:
         config: How rows are read and divided.
         source: Where they are.
         columns: The columns that features read, and how they are read.
-        lists: Those among them that hold lists.
+        lists: Columns among them that hold lists.
         origin: Changes when the rows do.
         read: Reads all rows onto this machine, once.
         progress: Shows what an engine waits for.
