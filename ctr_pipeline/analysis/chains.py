@@ -71,7 +71,7 @@ def is_measurable(column: str, chain: Chain, moments: Mapping[str, Moments]) -> 
     return all(
         expression_key(column, chain[:position]) in moments
         for position, transform in enumerate(chain)
-        if isinstance(transform, NumberTransform) and transform.needs_moments
+        if isinstance(transform, NumberTransform) and transform.needs.moments
     )
 
 
@@ -112,7 +112,7 @@ def fitted_steps(
             continue
         known = _require_number(transform)
         found = moments.get(expression_key(column, chain[:position]))
-        if known.needs_moments and found is None:
+        if known.needs.moments and found is None:
             raise ValueError(
                 f"column '{column}': the moments that '{transform.name}' needs are missing"
             )

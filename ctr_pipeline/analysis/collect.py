@@ -33,7 +33,7 @@ from ctr_pipeline.statistics import (
     load_statistics,
     save_statistics,
 )
-from ctr_pipeline.transforms.vocabulary import Vocabulary
+from ctr_pipeline.transforms.base import VocabularyNeed
 
 STATISTICS_FILE = "statistics.json"
 _STAGING_FOLDER = ".statistics.tmp"
@@ -256,7 +256,7 @@ def _compute(
                 vocabulary = written.statistics(column.vocabulary, measured.statistics)
             table = weights = None
             if column.table_min_count is not None:
-                wanted = Vocabulary(min_count=column.table_min_count)
+                wanted = VocabularyNeed(min_count=column.table_min_count, max_size=None)
                 file = table_files[column.column]
                 table = _write_values(
                     session, wanted, staging, file, syncs, weighted=weight is not None
@@ -376,12 +376,12 @@ class _WrittenValues:
     num_rows: int
     first: Sequence[tuple[str, int, int]]
 
-    def top_values(self, wanted: Vocabulary) -> Sequence[tuple[str, int, int]] | None:
+    def top_values(self, wanted: VocabularyNeed) -> Sequence[tuple[str, int, int]] | None:
         """The most frequent values for the report; None if more are needed than were written."""
         has_all = wanted.min_count <= 1 and wanted.max_size is None
         return self.first if has_all or len(self.first) == NUM_TOP_VALUES else None
 
-    def statistics(self, wanted: Vocabulary, column: ColumnStatistics) -> VocabularyStatistics:
+    def statistics(self, wanted: VocabularyNeed, column: ColumnStatistics) -> VocabularyStatistics:
         """What was written, beside what the column has."""
         return VocabularyStatistics(
             column=column.column,
@@ -396,7 +396,7 @@ class _WrittenValues:
 
 def _write_values(
     session: Session,
-    wanted: Vocabulary,
+    wanted: VocabularyNeed,
     staging: Path,
     file: str,
     syncs: FileSyncs,

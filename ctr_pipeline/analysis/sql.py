@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from ctr_pipeline.analysis.small_counts import Answer
 from ctr_pipeline.analysis.statistics_plan import Chain
+from ctr_pipeline.transforms.shared.sql import double
 
 PART_COUNTS = "part_counts"
 OTHER_COUNTS = "other_counts"
@@ -152,16 +153,6 @@ def case_of(branches: Sequence[tuple[exp.Expr, exp.Expr]], default: exp.Expr) ->
 def integer(number: int) -> exp.Expr:
     """A whole number that stands in the query."""
     return exp.Literal.number(number)
-
-
-def at_least(column: exp.Expr, count: int) -> exp.Expr:
-    """Whether the column is not below a count."""
-    return exp.GTE(this=column.copy(), expression=integer(count))
-
-
-def double(number: float) -> exp.Expr:
-    """A float64 that stands in the query."""
-    return exp.cast(exp.Literal.number(repr(number)), "double")
 
 
 def number_parameter(name: str) -> exp.Expr:

@@ -12,13 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec, features_by_table
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms import AnyTransform
-from ctr_pipeline.transforms.age import Age
-from ctr_pipeline.transforms.bucketize import Bucketize
-from ctr_pipeline.transforms.count_encode import CountEncode
-from ctr_pipeline.transforms.normalize import Normalize
-from ctr_pipeline.transforms.standardize import Standardize
-from ctr_pipeline.transforms.target_encode import TargetEncode
-from ctr_pipeline.transforms.vocabulary import Vocabulary
+from ctr_pipeline.transforms.base import TextTransform, VocabularyNeed
 
 Chain = tuple[AnyTransform, ...]
 
@@ -65,7 +59,7 @@ class ColumnPlan(_Frozen):
     profile: bool
     moments: tuple[Chain, ...] = ()
     boundaries: tuple[BoundaryPlan, ...] = ()
-    vocabulary: Vocabulary | None = None
+    vocabulary: VocabularyNeed | None = None
     table_min_count: int | None = None
     sequence: SequenceSpec | None = None
     vector: VectorSpec | None = None
@@ -89,7 +83,7 @@ class TextNumbersPlan(_Frozen):
     """
 
     column: str
-    transform: Age
+    transform: AnyTransform
     moments: tuple[Chain, ...] = ()
     boundaries: tuple[BoundaryPlan, ...] = ()
 
@@ -156,19 +150,19 @@ def plan_statistics(
 
 def _plan_text_numbers(features: Sequence[FeatureSpec]) -> tuple[TextNumbersPlan, ...]:
     """What chains need that begin with a step which a kernel alone computes."""
-    moments: dict[tuple[str, Age], dict[Chain, None]] = {}
-    boundaries: dict[tuple[str, Age], dict[BoundaryPlan, None]] = {}
+    moments: dict[tuple[str, AnyTransform], dict[Chain, None]] = {}
+    boundaries: dict[tuple[str, AnyTransform], dict[BoundaryPlan, None]] = {}
     for spec in features:
         for chain in (spec.number or (), spec.id or ()):
-            if not chain or not isinstance(chain[0], Age):
+            if not _begins_with_kernel(chain):
                 continue
             key = (spec.column, chain[0])
             for position, transform in enumerate(chain):
-                prefix = chain[:position]
-                if _needs_moments(transform):
+                prefix, needs = chain[:position], transform.needs
+                if needs.moments:
                     moments.setdefault(key, {})[prefix] = None
-                elif isinstance(transform, Bucketize) and transform.quantiles is not None:
-                    cut = BoundaryPlan(chain=prefix, num_quantiles=transform.quantiles)
+                if needs.quantiles is not None:
+                    cut = BoundaryPlan(chain=prefix, num_quantiles=needs.quantiles)
                     boundaries.setdefault(key, {})[cut] = None
     return tuple(
         TextNumbersPlan(
@@ -179,6 +173,11 @@ def _plan_text_numbers(features: Sequence[FeatureSpec]) -> tuple[TextNumbersPlan
         )
         for key in dict.fromkeys([*moments, *boundaries])
     )
+
+
+def _begins_with_kernel(chain: Chain) -> bool:
+    """Whether a kernel alone makes numbers of the texts, which no query can."""
+    return bool(chain) and isinstance(chain[0], TextTransform) and not chain[0].has_sql
 
 
 def plan_profile(plan: StatisticsPlan) -> StatisticsPlan:
@@ -207,16 +206,17 @@ def _shared_vocabularies(features: Sequence[FeatureSpec]) -> dict[str, str]:
     """The embedding table of each column whose vocabulary is that of other columns as well."""
     tables: dict[str, str] = {}
     for table, sharing in features_by_table(features).items():
-        wanted = [spec for spec in sharing if spec.cross is None and _vocabulary_of(spec)]
+        wanted = [spec for spec in sharing if spec.cross is None and _vocabularies_of(spec)]
         if len(wanted) > 1:
-            if len({_without_oov(one) for spec in wanted for one in _vocabulary_of(spec)}) > 1:
+            if len({one for spec in wanted for one in _vocabularies_of(spec)}) > 1:
                 raise ValueError(f"table '{table}': two different vocabularies are wanted")
             tables |= {spec.column: table for spec in wanted}
     return tables
 
 
-def _vocabulary_of(spec: FeatureSpec) -> list[Vocabulary]:
-    return [step for step in spec.id or () if isinstance(step, Vocabulary)]
+def _vocabularies_of(spec: FeatureSpec) -> list[VocabularyNeed]:
+    wanted = (step.needs.vocabulary for step in spec.id or ())
+    return [one for one in wanted if one is not None]
 
 
 def _plan_column(
@@ -238,7 +238,7 @@ def _plan_column(
     # Dictionaries keep the order of first mention and drop what is asked for twice.
     moments: dict[Chain, None] = {}
     boundaries: dict[BoundaryPlan, None] = {}
-    vocabularies: dict[Vocabulary, None] = {}
+    vocabularies: dict[VocabularyNeed, None] = {}
     table_min_counts: list[int] = []
     if value_type is ColumnType.NUMBER and profile:
         moments[()] = None
@@ -247,17 +247,18 @@ def _plan_column(
             for position, transform in enumerate(chain or ()):
                 prefix = (chain or ())[:position]
                 _check_fit(column, value_type, prefix, transform)
-                if prefix and isinstance(prefix[0], Age):
+                if _begins_with_kernel(prefix):
                     # Of `text_numbers`.
                     continue
-                if _needs_moments(transform):
+                needs = transform.needs
+                if needs.moments:
                     moments[prefix] = None
-                elif isinstance(transform, Bucketize) and transform.quantiles is not None:
-                    boundaries[BoundaryPlan(chain=prefix, num_quantiles=transform.quantiles)] = None
-                elif isinstance(transform, Vocabulary):
-                    vocabularies[_without_oov(transform)] = None
-                elif isinstance(transform, CountEncode | TargetEncode):
-                    table_min_counts.append(transform.min_count)
+                if needs.quantiles is not None:
+                    boundaries[BoundaryPlan(chain=prefix, num_quantiles=needs.quantiles)] = None
+                if needs.vocabulary is not None:
+                    vocabularies[needs.vocabulary] = None
+                if needs.table_min_count is not None:
+                    table_min_counts.append(needs.table_min_count)
     if len(vocabularies) > 1:
         raise ValueError(f"column '{column}': two different vocabularies are wanted")
     return ColumnPlan(
@@ -276,17 +277,6 @@ def _plan_column(
     )
 
 
-def _needs_moments(transform: AnyTransform) -> bool:
-    if isinstance(transform, Bucketize):
-        return transform.equal_width is not None
-    return isinstance(transform, Standardize | Normalize)
-
-
-def _without_oov(vocabulary: Vocabulary) -> Vocabulary:
-    """The same values: how many ids the others share does not concern the statistics."""
-    return Vocabulary(min_count=vocabulary.min_count, max_size=vocabulary.max_size)
-
-
 def _check_fit(
     column: str, column_type: ColumnType, prefix: Chain, transform: AnyTransform
 ) -> None:
@@ -303,9 +293,7 @@ def _check_fit(
             f"not a transformed number"
         )
     has_text = column_type is ColumnType.TEXT and not prefix
-    if takes_text != has_text and isinstance(
-        transform, Standardize | Normalize | Bucketize | Vocabulary | CountEncode | TargetEncode
-    ):
+    if takes_text != has_text:
         raise ValueError(
             f"column '{column}': '{transform.name}' does not fit a {column_type.value} column"
         )

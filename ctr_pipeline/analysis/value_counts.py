@@ -12,10 +12,8 @@ from ctr_pipeline.analysis.sql import (
     WEIGHTS,
     Chains,
     Query,
-    at_least,
     count_columns,
     count_sums,
-    double,
     largest_float,
     named,
     size_column,
@@ -25,9 +23,8 @@ from ctr_pipeline.analysis.sql import (
 )
 from ctr_pipeline.analysis.statistics_plan import Chain
 from ctr_pipeline.specs.columns import ColumnType
-from ctr_pipeline.transforms.base import Transform
-from ctr_pipeline.transforms.count_encode import CountEncode
-from ctr_pipeline.transforms.target_encode import TargetEncode
+from ctr_pipeline.transforms.base import CountedText, TextTransform, Transform
+from ctr_pipeline.transforms.shared.sql import double
 
 
 @cache
@@ -136,7 +133,6 @@ def finite_values(chains: Chains, *, weighted: bool = False) -> exp.Expr:
 
 def _numbers_of_texts(transform: Transform, *, weighted: bool) -> exp.Expr:
     """What a transform makes of the texts, from their counts; NULL is a missing value."""
-    num_rows = exp.column("num_rows")
     # NULL and '' are one value here.
     texts = (
         exp.select(value_column(), *count_sums(weighted))
@@ -144,31 +140,18 @@ def _numbers_of_texts(transform: Transform, *, weighted: bool) -> exp.Expr:
         .group_by(value_column())
         .subquery("texts")
     )
-    match transform:
-        case CountEncode(min_count=min_count):
-            number = (
-                exp.Case()
-                .when(exp.Is(this=value_column(), expression=exp.null()), exp.null())
-                .when(at_least(num_rows, min_count), exp.cast(num_rows.copy(), "double"))
-                .else_(double(0.0))
-            )
-        case TargetEncode(min_count=min_count, smoothing=smoothing):
-            base = _click_rate(weighted=weighted).subquery()
-            clicks = exp.Add(
-                this=_in_rows("click_weight" if weighted else "num_clicks", weighted=weighted),
-                expression=exp.Mul(this=double(smoothing), expression=base.copy()),
-            )
-            rows = exp.Add(
-                this=_in_rows(size_column(weighted), weighted=weighted),
-                expression=double(smoothing),
-            )
-            rate: exp.Expr = exp.Div(this=exp.Paren(this=clicks), expression=exp.Paren(this=rows))
-            if weighted:
-                weighs = exp.GT(this=exp.column("weight"), expression=double(0.0))
-                rate = exp.Case().when(weighs, rate).else_(base.copy())
-            number = exp.Case().when(at_least(num_rows, min_count), rate).else_(base)
-        case _:
-            raise ValueError(f"'{transform.name}' has no number as its result")
+    if not isinstance(transform, TextTransform) or not transform.has_sql:
+        raise ValueError(f"'{transform.name}' has no number as its result")
+    number = transform.sql_of_counts(
+        CountedText(
+            text=value_column(),
+            num_rows=exp.column("num_rows"),
+            rows=_in_rows(size_column(weighted), weighted=weighted),
+            clicks=_in_rows("click_weight" if weighted else "num_clicks", weighted=weighted),
+            base=_click_rate(weighted=weighted).subquery(),
+            weighs=exp.GT(this=exp.column("weight"), expression=double(0.0)) if weighted else None,
+        )
+    )
     return (
         exp.select(named(number, "value"), *count_columns(weighted))
         .from_(texts)

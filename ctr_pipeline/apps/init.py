@@ -33,7 +33,6 @@ from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.transforms.base import Transform
-from ctr_pipeline.transforms.datetime import Datetime
 
 _SAID = {
     "format": "auto finds it",
@@ -220,10 +219,10 @@ def _divide_both_classes(
 def _unordered_time(decided: HeadDecisions) -> tuple[str, str] | None:
     """The column of times to split by and its format, if rows are not in its order; else None."""
     formats = {
-        feature.column: step.format
+        feature.column: read.format
         for feature in decided.features
         for step in feature.id or ()
-        if isinstance(step, Datetime)
+        if (read := step.time_read) is not None and read.parts
     }
     found = find_unordered_time(decided.source.head, formats)
     return None if found is None else (found, formats[found])

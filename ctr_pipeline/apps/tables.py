@@ -31,7 +31,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.columns import UNFIT
 from ctr_pipeline.pipeline.stages.labels import choose_label_values, label_rate_of
 from ctr_pipeline.pipeline.stages.plan_view import chain_text, statistics_used
-from ctr_pipeline.pipeline.stages.time_drift import TimeRead, times_read, with_time_drift
+from ctr_pipeline.pipeline.stages.time_drift import times_read, with_time_drift
 from ctr_pipeline.pipeline.stages.whole_numbers import WholeNumberJudge
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.reporting import data as page
@@ -39,7 +39,7 @@ from ctr_pipeline.reporting.render import render_drift, render_profile
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnDrift, Statistics
 from ctr_pipeline.tracebacks import conceal_values
-from ctr_pipeline.transforms.datetime import DatetimePart
+from ctr_pipeline.transforms.base import TimeRead
 
 _OPTIONS = (
     (", and the other in data.negative", ""),
@@ -53,7 +53,7 @@ _SETTABLE = (*_DIALECT, "missing_values", "bad_rows", "max_bad_fraction")
 """What `--set` says of a table: how it is read, as far as a command has no option for it."""
 _LENIENT = {"bad_rows": "skip", "max_bad_fraction": 1.0}
 """Bad rows are left out and counted."""
-_PARTS_OF_TIME: tuple[DatetimePart, ...] = ("hour", "weekday")
+_PARTS_OF_TIME = ("hour", "weekday")
 """What `features: auto` reads of points in time."""
 
 

@@ -46,8 +46,7 @@ from ctr_pipeline.specs.source_formats import SOURCE_FORMATS, is_query
 from ctr_pipeline.specs.statistics_engines import STATISTICS_ENGINES
 from ctr_pipeline.storage.opening import require_address
 from ctr_pipeline.transforms import AnyTransform
-from ctr_pipeline.transforms.base import TransformKind
-from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.base import IdTransform, Transform, TransformKind
 
 _ROWS = NotSearched(
     "all trials share the prepared rows, which this key changes; set it in the config itself"
@@ -487,6 +486,10 @@ class EmbeddingEntry(Section):
         return self
 
 
+def _takes_cross(transform: Transform) -> bool:
+    return isinstance(transform, IdTransform) and transform.takes_cross
+
+
 _CROSS_NEEDS = "a cross needs id: {hash: {buckets: N}}, and nothing else in it"
 _SEQUENCE_NEEDS = "a sequence needs one id transform of texts: vocabulary or hash"
 
@@ -573,7 +576,7 @@ class FeatureEntry(Section):
             raise ValueError("cross needs two or more different columns")
         if self.number is not None or self.type != "auto":
             raise ValueError("a cross has an id alone; leave number and type out")
-        if self.id is not None and (len(self.id) != 1 or not isinstance(self.id[0], Hash)):
+        if self.id is not None and not (len(self.id) == 1 and _takes_cross(self.id[0])):
             raise ValueError(_CROSS_NEEDS)
         return self
 

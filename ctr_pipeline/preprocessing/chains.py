@@ -3,8 +3,7 @@
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms import AnyTransform
-from ctr_pipeline.transforms.base import TransformKind
-from ctr_pipeline.transforms.hash import Hash
+from ctr_pipeline.transforms.base import IdTransform, TransformKind
 
 
 def check_chain(spec: FeatureSpec) -> list[str]:
@@ -19,7 +18,8 @@ def check_chain(spec: FeatureSpec) -> list[str]:
             f"feature '{spec.column}': {problem}" for problem in transform.option_problems()
         ]
     if spec.cross is not None and any(
-        isinstance(transform, Hash) and transform.functions > 1 for transform in spec.id or ()
+        isinstance(transform, IdTransform) and transform.num_fields > 1
+        for transform in spec.id or ()
     ):
         problems.append(
             f"feature '{spec.column}': a cross is hashed by one function. Leave `functions` out"

@@ -24,11 +24,9 @@ from ctr_pipeline.transforms.base import (
     TextTransform,
 )
 from ctr_pipeline.transforms.clip import Clip
-from ctr_pipeline.transforms.cross import CrossPart, CrossStep
+from ctr_pipeline.transforms.cross import CrossPart
 from ctr_pipeline.transforms.fill import Fill
-from ctr_pipeline.transforms.hash import Hash
 from ctr_pipeline.transforms.shared.intervals import IntervalsStep, bisect_steps
-from ctr_pipeline.transforms.vocabulary import Vocabulary
 
 SAYS_NOTHING = 16384.0
 """Rows of the overall click rate for a column whose values foretell nothing with 4096 of them."""
@@ -189,7 +187,7 @@ class _Column:
     def _number_step(
         self, transform: NumberTransform, before: tuple[AnyTransform, ...]
     ) -> NumberStep:
-        moments = self.after(before).moments() if transform.needs_moments else None
+        moments = self.after(before).moments() if transform.needs.moments else None
         try:
             return transform.fit(moments)
         except PreprocessingError as error:
@@ -252,9 +250,7 @@ class _Column:
         """What the column says about the click, where the ids are of what it was judged by."""
         information = self.statistics.column(self.column).label_information
         first = chain[0]
-        is_judged = spec.sequence is None and (
-            not first.kind.takes_text or isinstance(first, Vocabulary | Hash)
-        )
+        is_judged = spec.sequence is None and first.is_of_value
         if information is None or not is_judged:
             return None
         rate = self.statistics.label_rate
@@ -325,8 +321,8 @@ def _cross(
     folder: Path,
 ) -> FieldPlan:
     (transform,) = chain
-    if not isinstance(transform, Hash):
-        raise ValueError(f"feature '{spec.column}': a cross is hashed, not '{transform.name}'")
+    if not isinstance(transform, IdTransform):
+        raise ValueError(f"feature '{spec.column}': '{transform.name}' gives no id")
     parts = []
     for part in crossed:
         step = None
@@ -334,15 +330,14 @@ def _cross(
             fit = _Column(part.column, statistics, folder)
             step, _ = fit.id_step(part.id)
         parts.append(CrossPart(column=part.column, column_type=part.column_type, step=step))
+    step, num_ids = transform.fit_cross(tuple(parts))
     return FieldPlan(
         name=spec.column,
         column=spec.column,
         column_type=spec.column_type,
         transforms=("cross", transform.name),
-        num_ids=transform.buckets + 1,
-        step=CrossStep(
-            parts=tuple(parts), num_bins=transform.buckets, missing_id=transform.buckets
-        ),
+        num_ids=num_ids,
+        step=step,
     )
 
 

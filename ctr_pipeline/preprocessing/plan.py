@@ -14,8 +14,6 @@ from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import ListSpec, SequenceSpec, VectorSpec
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms import AnyIdStep, AnyNumberStep, AnyTextStep
-from ctr_pipeline.transforms.cross import CrossStep
-from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
 PLAN_VERSION = 1
 PLAN_FILE = "preprocessing.json"
@@ -103,9 +101,8 @@ class FieldPlan(_Frozen):
     @property
     def inputs(self) -> dict[str, ColumnType]:
         """The columns it reads, and how."""
-        if isinstance(self.step, CrossStep):
-            return {part.column: part.column_type for part in self.step.parts}
-        return {self.column: self.column_type}
+        crossed = self.step.columns_read
+        return {self.column: self.column_type} if crossed is None else dict(crossed)
 
     @property
     def missing_id(self) -> int:
@@ -115,7 +112,7 @@ class FieldPlan(_Frozen):
     @property
     def vocabulary_file(self) -> str | None:
         """Path of the vocabulary below the run folder, if the field has one."""
-        return self.step.file if isinstance(self.step, VocabularyStep) else None
+        return next(iter(self.step.files), None)
 
 
 class TablePlan(_Frozen):

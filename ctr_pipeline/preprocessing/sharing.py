@@ -10,12 +10,6 @@ from dataclasses import dataclass
 
 from ctr_pipeline.features import FeatureSpec, features_by_table
 from ctr_pipeline.transforms import AnyTransform
-from ctr_pipeline.transforms.age import Age
-from ctr_pipeline.transforms.bucketize import Bucketize
-from ctr_pipeline.transforms.count_encode import CountEncode
-from ctr_pipeline.transforms.normalize import Normalize
-from ctr_pipeline.transforms.standardize import Standardize
-from ctr_pipeline.transforms.target_encode import TargetEncode
 
 
 @dataclass(frozen=True)
@@ -80,13 +74,10 @@ def _owner_problem(table: str, owner: FeatureSpec | None, is_automatic: bool) ->
 def _differences(spec: FeatureSpec, first: FeatureSpec) -> Iterator[str]:
     """What keeps a feature's ids from being those of the first feature of the table."""
     for transform in _steps_of(spec):
-        if _is_fitted_alone(transform):
-            remedy = "use explicit boundaries, hash or vocabulary"
-            if isinstance(transform, Age):
-                remedy = "give its `at`"
+        if transform.needs.is_of_one_column:
             yield (
                 f"'{transform.name}' is fitted to each column, so that an id would mean one thing "
-                f"of '{spec.column}' and another of '{first.column}'; {remedy}"
+                f"of '{spec.column}' and another of '{first.column}'; {transform.sharing_remedy}"
             )
     if spec is first:
         return
@@ -114,14 +105,6 @@ def _differences(spec: FeatureSpec, first: FeatureSpec) -> Iterator[str]:
 def _steps_of(spec: FeatureSpec) -> list[AnyTransform]:
     crossed = [step for part in spec.cross or () for step in part.id or ()]
     return [*crossed, *(spec.id or ())]
-
-
-def _is_fitted_alone(transform: AnyTransform) -> bool:
-    if isinstance(transform, Bucketize):
-        return transform.quantiles is not None or transform.equal_width is not None
-    if isinstance(transform, Age):
-        return transform.at is None
-    return isinstance(transform, Standardize | Normalize | CountEncode | TargetEncode)
 
 
 def _meaning(part: FeatureSpec) -> tuple[object, ...]:

@@ -1,6 +1,6 @@
 """Ages of texts outside of plans: the newest point in time, and numbers for the statistics."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -13,8 +13,7 @@ from ctr_pipeline.kernels.arrow_values import text_column
 from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
 from ctr_pipeline.kernels.time_parts import ages
 from ctr_pipeline.transforms import AnyTransform
-from ctr_pipeline.transforms.age import Age
-from ctr_pipeline.transforms.base import Transform
+from ctr_pipeline.transforms.base import TextTransform, Transform
 
 _Chain = tuple[AnyTransform, ...] | None
 
@@ -25,19 +24,20 @@ def ages_of(transform: Transform, texts: pa.Array) -> np.ndarray:
     Raises:
         ValueError: The transform is another, or has no `at`.
     """
-    if not isinstance(transform, Age) or transform.at is None:
+    at = transform.counted_to if isinstance(transform, TextTransform) else None
+    if at is None or transform.time_read is None:
         raise ValueError(f"'{transform.name}' makes no ages of texts")
-    return ages(_seconds_of(texts, transform.format), iso_seconds(transform.at))
+    return ages(_seconds_of(texts, transform.time_read.format), iso_seconds(at))
 
 
 def open_ages(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:
     """Columns, and the formats of their texts, of which ages are counted to the newest one."""
     return list(
         dict.fromkeys(
-            (spec.column, chain[0].format)
+            (spec.column, read.format)
             for spec in features
             for chain in (spec.number, spec.id)
-            if chain and isinstance(chain[0], Age) and chain[0].at is None
+            if chain and chain[0].needs.newest_time and (read := chain[0].time_read)
         )
     )
 
@@ -60,10 +60,9 @@ def close_ages(
     """The features with ages counted to the newest point in time, by column and format."""
 
     def close(column: str, chain: _Chain) -> _Chain:
-        if not chain or not isinstance(chain[0], Age) or chain[0].at is not None:
+        if not chain or not chain[0].needs.newest_time:
             return chain
-        at = newest[column, chain[0].format]
-        return (chain[0].model_copy(update={"at": at}), *chain[1:])
+        return _counted_to(chain, lambda format: newest[column, format])
 
     return tuple(
         spec.model_copy(
@@ -78,12 +77,11 @@ def reopen_ages(
 ) -> tuple[FeatureSpec, ...]:
     """The features without the points in time that were found for these columns and formats."""
 
-    def reopen(
-        column: str, chain: tuple[AnyTransform, ...] | None
-    ) -> Sequence[AnyTransform] | None:
-        if not chain or not isinstance(chain[0], Age) or (column, chain[0].format) not in opened:
+    def reopen(column: str, chain: _Chain) -> _Chain:
+        read = chain[0].time_read if chain else None
+        if not chain or read is None or (column, read.format) not in opened:
             return chain
-        return (chain[0].model_copy(update={"at": None}), *chain[1:])
+        return _counted_to(chain, lambda _: None)
 
     return tuple(
         spec.model_copy(
@@ -91,6 +89,14 @@ def reopen_ages(
         )
         for spec in features
     )
+
+
+def _counted_to(chain: tuple[AnyTransform, ...], at: Callable[[str], str | None]) -> _Chain:
+    """A chain whose first transform counts to a time that its format has; others stay."""
+    first, read = chain[0], chain[0].time_read
+    if not isinstance(first, TextTransform) or read is None:
+        return chain
+    return (first.with_newest_time(at(read.format)), *chain[1:])
 
 
 def _seconds_of(texts: pa.Array, format: str) -> np.ndarray:

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from ctr_pipeline.kernels.arrow_values import TextColumn, text_column
 from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan
-from ctr_pipeline.transforms.age import AgeStep
-from ctr_pipeline.transforms.cross import CrossStep
-from ctr_pipeline.transforms.vocabulary import VocabularyStep
 
 Shares = Mapping[str, Mapping[str, float]]
 """`unknown_values` and `missing_values` of `metrics.json`: a share of each column."""
@@ -84,15 +81,15 @@ class UnknownCounter:
 
     def __init__(self, plan: PreprocessingPlan, *, show: bool) -> None:
         self.plan, self._show = plan, show
-        self._places: list[tuple[FieldPlan, VocabularyStep, slice]] = []
+        self._places: list[tuple[FieldPlan, range, slice]] = []
         self._fields: dict[str, tuple[FieldPlan, int]] = {}
         self._numbers: dict[str, tuple[NumberPlan, int]] = {}
         position = 0
         for one in plan.fields:
             after = position + one.num_positions
-            if isinstance(one.step, VocabularyStep):
-                self._places.append((one, one.step, slice(position, after)))
-            if one.sequence is None and not isinstance(one.step, CrossStep):
+            if (unknown := one.step.unknown_ids) is not None:
+                self._places.append((one, unknown, slice(position, after)))
+            if one.sequence is None and one.step.columns_read is None:
                 self._fields.setdefault(one.column, (one, position))
             position = after
         for place, number in enumerate(plan.numbers):
@@ -125,12 +122,12 @@ class UnknownCounter:
                 self._add_missing(name, numbers_BC[:, place] == 0, None)
             else:
                 self._add_missing(name, _is_missing(number, batch.column(name)), batch)
-        for one, step, positions in self._places:
+        for one, unknown, positions in self._places:
             ids_BL = ids_BS[:, positions]
-            is_value = ids_BL != step.missing_id
+            is_value = ids_BL != one.missing_id
             if one.sequence is not None:
                 is_value &= ids_BL != one.padding_id
-            is_unknown = (ids_BL >= step.size) & (ids_BL < step.size + step.oov_buckets)
+            is_unknown = (ids_BL >= unknown.start) & (ids_BL < unknown.stop)
             seen = self.unknown[one.column]
             seen.num_values += int(is_value.sum())
             seen.num_unknown += int(is_unknown.sum())
@@ -179,7 +176,7 @@ class UnknownCounter:
 
 def _is_missing(number: NumberPlan, values: pa.Array) -> NDArray[np.bool_]:
     """Whether a value is missing, or no time where its age is asked for; [N]."""
-    if isinstance(number.first, AgeStep):
+    if number.first is not None and not number.first.files:
         text = text_column(values, column=number.column)
         kernel = number.first.open_kernel(Path())
         ages = kernel(TextColumn(text.values, text.num_values, None))

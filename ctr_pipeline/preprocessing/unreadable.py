@@ -9,18 +9,16 @@ from ctr_pipeline.dataset.parts import ColumnCounts
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.kernels.arrow_values import text_column
 from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
-from ctr_pipeline.transforms.age import Age
-from ctr_pipeline.transforms.datetime import Datetime
 
 
 def datetime_formats_of(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:
     """Columns and the formats that their points in time are read by, each once."""
     return list(
         dict.fromkeys(
-            (spec.column, chain[0].format)
+            (spec.column, read.format)
             for spec in features
             for chain in (spec.number, spec.id)
-            if chain and isinstance(chain[0], Datetime | Age)
+            if chain and (read := chain[0].time_read)
         )
     )
 

@@ -1,13 +1,20 @@
 """`age`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from ctr_pipeline.datetime_formats import ISO, TIME_FORMAT_HELP, check_format, iso_seconds
-from ctr_pipeline.transforms.base import Fitting, TextKernel, TextStep, TextTransform
+from ctr_pipeline.transforms.base import (
+    Fitting,
+    Needs,
+    TextKernel,
+    TextStep,
+    TextTransform,
+    TimeRead,
+)
 
 if TYPE_CHECKING:
     from ctr_pipeline.kernels.arrow_values import TextColumn
@@ -41,6 +48,7 @@ class Age(TextTransform):
     """
 
     example: ClassVar[str] = "{columns: joined_on, number: [age, log, standardize]}"
+    sharing_remedy: ClassVar[str] = "give its `at`"
     name: Literal["age"] = "age"
     at: str | None = Field(
         default=None,
@@ -55,6 +63,25 @@ class Age(TextTransform):
         if self.at is not None:
             iso_seconds(self.at)
         return self
+
+    @property
+    def needs(self) -> Needs:
+        """The newest point in time, unless `at` is given."""
+        return Needs(newest_time=self.at is None)
+
+    @property
+    def time_read(self) -> TimeRead:
+        """No part of the time."""
+        return TimeRead(self.format)
+
+    @property
+    def counted_to(self) -> str | None:
+        """The point in time `at`."""
+        return self.at
+
+    def with_newest_time(self, at: str | None) -> Self:
+        """Counts to that time."""
+        return self.model_copy(update={"at": at})
 
     def fit(self, fitting: Fitting) -> TextStep:
         """Fits the point in time that ages are counted to."""

@@ -10,9 +10,10 @@ of a job starts, without them.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from ctr_pipeline.kernels.arrow_values import TextColumn
+    from ctr_pipeline.specs.columns import ColumnType
     from ctr_pipeline.statistics import Moments, Statistics, VocabularyStatistics
 
 MAX_IDS = 2**31 - 1
@@ -34,6 +36,87 @@ TextKernel = Callable[["TextColumn"], np.ndarray]
 """Takes a text column and returns float64, a number for each of its values."""
 
 NumberFunction = Callable[[np.ndarray], np.ndarray]
+
+
+class VocabularyNeed(BaseModel):
+    """Which values a vocabulary has.
+
+    Attributes:
+        min_count: Values that occur so often in the training rows.
+        max_size: The most frequent ones, so many at most; None: all.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    min_count: int
+    max_size: int | None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a transform is fitted to, of the values before it in the training rows.
+
+    Attributes:
+        moments: Whether it is fitted to mean, deviation and extremes.
+        quantiles: Number of intervals of equally many rows that it is cut by; None: none.
+        vocabulary: The values that it knows; None: none.
+        table_min_count: With a table of values, their rows and clicks: the values that occur so
+            often; None: no table.
+        newest_time: Whether it is fitted to the newest point in time of the column.
+        words: Names of these statistics for a person.
+    """
+
+    moments: bool = False
+    quantiles: int | None = None
+    vocabulary: VocabularyNeed | None = None
+    table_min_count: int | None = None
+    newest_time: bool = False
+    words: tuple[str, ...] = ()
+
+    @property
+    def is_of_one_column(self) -> bool:
+        """Whether what it is fitted to differs by column, so that columns cannot share it."""
+        return (
+            self.moments
+            or self.newest_time
+            or self.quantiles is not None
+            or self.table_min_count is not None
+        )
+
+
+@dataclass(frozen=True)
+class CountedText:
+    """A text of a column, and what is counted of it in the training rows, as columns of a query.
+
+    Attributes:
+        text: The text; NULL: missing.
+        num_rows: Rows with it, a whole number.
+        rows: Rows with it as a double; of weighted rows, as many as would weigh as much.
+        clicks: Rows of these with label 1, in the same way.
+        base: Click rate of all rows.
+        weighs: Whether its rows weigh anything; None: rows have no weights.
+    """
+
+    text: "exp.Expr"
+    num_rows: "exp.Expr"
+    rows: "exp.Expr"
+    clicks: "exp.Expr"
+    base: "exp.Expr"
+    weighs: "exp.Expr | None"
+
+
+@dataclass(frozen=True)
+class TimeRead:
+    """How the points in time of a column are read.
+
+    Attributes:
+        format: One of `datetime_formats`.
+        parts: Parts of a time that a model reads, or would by `features: auto`.
+        utc_offset_minutes: Offset of the local time that the parts are of.
+    """
+
+    format: str
+    parts: tuple[str, ...] = ()
+    utc_offset_minutes: int = 0
 
 
 class TransformKind(StrEnum):
@@ -65,6 +148,11 @@ class Step(BaseModel):
     # Thresholds may be infinite, and JSON as pydantic writes it has no infinity otherwise.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
     name: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths below the run folder of the files that it reads."""
+        return ()
 
 
 class NumberStep(Step):
@@ -102,6 +190,16 @@ class IdStep(Step):
     """
 
     missing_id: int
+
+    @property
+    def unknown_ids(self) -> range | None:
+        """Ids that tell the model nothing of the value; None: it knows all values."""
+        return None
+
+    @property
+    def columns_read(self) -> "Mapping[str, ColumnType] | None":
+        """Types of the columns that it makes one id of, by name; None: it reads its own column."""
+        return None
 
     def open_kernel(self, folder: Path) -> IdKernel:
         """Returns the kernel, its vocabulary loaded from the run folder."""
@@ -162,6 +260,7 @@ class Transform(BaseModel):
         rank: Place in a chain of the short form: transforms of a smaller rank come first, of those
             of one rank and kind a column takes one.
         short_form: Its options in the short form where none are given.
+        sharing_remedy: What to do where columns are to share a table and it is fitted to each.
         name: What the YAML calls it.
     """
 
@@ -170,7 +269,23 @@ class Transform(BaseModel):
     example: ClassVar[str]
     rank: ClassVar[int] = 0
     short_form: ClassVar[dict[str, Any]] = {}
+    sharing_remedy: ClassVar[str] = "use explicit boundaries, hash or vocabulary"
     name: str
+
+    @property
+    def needs(self) -> Needs:
+        """What it is fitted to; by default nothing."""
+        return Needs()
+
+    @property
+    def time_read(self) -> TimeRead | None:
+        """How it reads a point in time; None: it reads none."""
+        return None
+
+    @property
+    def is_of_value(self) -> bool:
+        """Whether the click rates of the column's values say what its results say of the click."""
+        return not self.kind.takes_text
 
     def option_problems(self) -> list[str]:
         """Returns what is wrong with the options, each as the end of a sentence."""
@@ -192,15 +307,10 @@ def too_many_ids(name: str, option: str, size: int) -> list[str]:
 
 
 class NumberTransform(Transform):
-    """A transform from numbers to numbers, nondecreasing.
-
-    Attributes:
-        needs_moments: Whether it is fitted to the moments of the values before it.
-    """
+    """A transform from numbers to numbers, nondecreasing."""
 
     kind: ClassVar[TransformKind] = TransformKind.NUMBER_TO_NUMBER
     rank: ClassVar[int] = 30
-    needs_moments: ClassVar[bool] = False
 
     def fit(self, moments: "Moments | None") -> NumberStep:
         """Fits the transform.
@@ -244,9 +354,35 @@ class PlainNumberTransform(NumberTransform, NumberStep):
 
 
 class TextTransform(Transform):
-    """A transform that makes a number of a text."""
+    """A transform that makes a number of a text.
+
+    Attributes:
+        reads_labels: Whether the numbers are made of labels, so that a training row must not be
+            encoded by its own.
+        has_sql: Whether `sql_of_counts` gives the number; else the kernel alone does.
+    """
 
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
+    reads_labels: ClassVar[bool] = False
+    has_sql: ClassVar[bool] = False
+
+    @property
+    def counted_to(self) -> str | None:
+        """The point in time, in the format iso, that it counts to; None: none."""
+        return None
+
+    def with_newest_time(self, at: str | None) -> Self:
+        """The transform with the newest point in time of the column; None takes it away again."""
+        del at
+        return self
+
+    def sql_of_counts(self, text: CountedText) -> "exp.Expr":
+        """The number of a text in SQL, NULL where it is missing.
+
+        Args:
+            text: The text, and what is counted of it in the training rows.
+        """
+        raise NotImplementedError
 
     def fit(self, fitting: Fitting) -> TextStep:
         """Fits the transform to the training rows."""
@@ -254,9 +390,34 @@ class TextTransform(Transform):
 
 
 class IdTransform(Transform):
-    """A transform that gives ids."""
+    """A transform that gives ids.
+
+    Attributes:
+        takes_cross: Whether it makes an id of the texts of several columns.
+    """
 
     rank: ClassVar[int] = 90
+    takes_cross: ClassVar[bool] = False
+
+    @property
+    def num_fields(self) -> int:
+        """Fields that it makes."""
+        return 1
+
+    def ids_before_fit(self) -> int | None:
+        """Ids of its fields before the statistics, or an upper bound; None: unknown until then."""
+        return None
+
+    def fit_cross(self, parts: tuple[Any, ...]) -> tuple[IdStep, int]:
+        """Returns the step that makes an id of several columns, and the number of its ids.
+
+        Args:
+            parts: The columns, `CrossPart`s of `transforms.cross`.
+
+        Raises:
+            ValueError: It takes no cross.
+        """
+        raise ValueError(f"a cross is hashed, not '{self.name}'")
 
     def fit(self, fitting: Fitting) -> tuple[IdStep, int]:
         """Fits the transform to the training rows.

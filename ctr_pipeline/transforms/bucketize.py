@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from ctr_pipeline.transforms.base import Fitting, IdStep, IdTransform, TransformKind
+from ctr_pipeline.transforms.base import Fitting, IdStep, IdTransform, Needs, TransformKind
 from ctr_pipeline.transforms.shared.intervals import (
     LN2_SMALL_IDS,
     LN2_TOP,
@@ -77,6 +77,24 @@ class Bucketize(IdTransform):
             for boundary in self.boundaries or ()
             if not math.isfinite(boundary)
         ]
+
+    @property
+    def needs(self) -> Needs:
+        """Quantiles, or the extremes, unless the options say where the intervals are cut."""
+        if self.quantiles is not None:
+            return Needs(quantiles=self.quantiles, words=(f"{self.quantiles} quantiles",))
+        if self.equal_width is not None:
+            return Needs(moments=True, words=("minimum", "maximum"))
+        return Needs()
+
+    def ids_before_fit(self) -> int | None:
+        """The intervals, and the missing id."""
+        if self.boundaries is not None:
+            return len(self.boundaries) + 2
+        if self.quantiles is not None:
+            # Each value with an interval of its own may divide another interval.
+            return 2 * self.quantiles
+        return None if self.equal_width is None else self.equal_width + 1
 
     def fit(self, fitting: Fitting) -> tuple[IdStep, int]:
         """Fits the cut points."""

@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from ctr_pipeline.transforms.base import Fitting, TextKernel, TextStep, TextTransform
+from ctr_pipeline.transforms.base import (
+    CountedText,
+    Fitting,
+    Needs,
+    TextKernel,
+    TextStep,
+    TextTransform,
+)
 
 if TYPE_CHECKING:
+    from sqlglot import exp
+
     from ctr_pipeline.transforms.shared.value_tables import ValueTable
 
 
@@ -25,6 +34,11 @@ class CountEncodeStep(TextStep):
     file: str
     min_count: int
     size: int
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The table of counts."""
+        return (self.file,)
 
     def open_table(self, folder: Path) -> "ValueTable":
         """Opens the table of values and their counts; see `read_value_counts`."""
@@ -45,10 +59,29 @@ class CountEncode(TextTransform):
     """
 
     example: ClassVar[str] = "{columns: user_id, number: [{count_encode: {min_count: 2}}, log]}"
+    has_sql: ClassVar[bool] = True
     name: Literal["count_encode"] = "count_encode"
     min_count: int = Field(
         default=1, ge=1, description="Values seen less often in training count 0 as well."
     )
+
+    @property
+    def needs(self) -> Needs:
+        """The table of counts."""
+        return Needs(table_min_count=self.min_count, words=("values with counts",))
+
+    def sql_of_counts(self, text: CountedText) -> "exp.Expr":
+        """The rows of the text."""
+        from sqlglot import exp
+
+        from ctr_pipeline.transforms.shared.sql import at_least, double
+
+        return (
+            exp.Case()
+            .when(exp.Is(this=text.text, expression=exp.null()), exp.null())
+            .when(at_least(text.num_rows, self.min_count), exp.cast(text.num_rows.copy(), "double"))
+            .else_(double(0.0))
+        )
 
     def fit(self, fitting: Fitting) -> TextStep:
         """Fits the table of counts."""

@@ -1,5 +1,6 @@
 """The step of a cross of several columns; in the config a cross is a feature, not a transform."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +33,11 @@ class CrossStep(IdStep):
     name: Literal["cross"] = "cross"
     parts: tuple[CrossPart, ...]
     num_bins: int
+
+    @property
+    def columns_read(self) -> Mapping[str, ColumnType]:
+        """Types of the columns that are crossed, by name."""
+        return {part.column: part.column_type for part in self.parts}
 
     def open_kernel(self, folder: Path) -> IdKernel:
         """Returns a kernel of a list of `CrossValues`."""

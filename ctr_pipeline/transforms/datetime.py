@@ -7,7 +7,14 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ctr_pipeline.datetime_formats import ISO, TIME_FORMAT_HELP, check_format
-from ctr_pipeline.transforms.base import Fitting, IdKernel, IdStep, IdTransform, TransformKind
+from ctr_pipeline.transforms.base import (
+    Fitting,
+    IdKernel,
+    IdStep,
+    IdTransform,
+    TimeRead,
+    TransformKind,
+)
 
 if TYPE_CHECKING:
     from ctr_pipeline.kernels.arrow_values import TextColumn
@@ -86,6 +93,16 @@ class Datetime(IdTransform):
         if len(set(self.parts)) < len(self.parts):
             raise ValueError("names a part twice")
         return self
+
+    @property
+    def time_read(self) -> TimeRead:
+        """The parts of the time."""
+        return TimeRead(self.format, self.parts, self.utc_offset_minutes)
+
+    @property
+    def num_fields(self) -> int:
+        """One of each part."""
+        return len(self.parts)
 
     def fit(self, fitting: Fitting) -> tuple[IdStep, int]:
         """Returns the step of the only part."""

@@ -14,6 +14,7 @@ from ctr_pipeline.transforms.base import (
     TransformKind,
     too_many_ids,
 )
+from ctr_pipeline.transforms.cross import CrossPart, CrossStep
 
 if TYPE_CHECKING:
     from ctr_pipeline.kernels.arrow_values import TextColumn
@@ -58,6 +59,7 @@ class Hash(IdTransform):
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_ID
     example: ClassVar[str] = "{columns: user_id, id: {hash: {buckets: 1_000_000}}}"
     short_form: ClassVar[dict[str, Any]] = {"buckets": 1_000_000}
+    takes_cross: ClassVar[bool] = True
     name: Literal["hash"] = "hash"
     buckets: int = Field(ge=1, le=2**40, description="Number of buckets.")
     functions: int = Field(default=1, ge=1, le=8, description="Hash functions, a field each.")
@@ -65,6 +67,25 @@ class Hash(IdTransform):
     def option_problems(self) -> list[str]:
         """Returns what is wrong with the options."""
         return too_many_ids(self.name, "buckets", self.buckets)
+
+    @property
+    def is_of_value(self) -> bool:
+        """A value has its id, which others may share."""
+        return True
+
+    @property
+    def num_fields(self) -> int:
+        """One of each function."""
+        return self.functions
+
+    def ids_before_fit(self) -> int | None:
+        """The buckets of all functions, and their missing ids."""
+        return (self.buckets + 1) * self.functions
+
+    def fit_cross(self, parts: tuple[CrossPart, ...]) -> tuple[IdStep, int]:
+        """Returns the step that hashes the texts of several columns together."""
+        step = CrossStep(parts=parts, num_bins=self.buckets, missing_id=self.buckets)
+        return step, self.buckets + 1
 
     def fit(self, fitting: Fitting) -> tuple[IdStep, int]:
         """Returns the step of the first function; nothing is fitted."""

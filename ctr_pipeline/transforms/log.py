@@ -30,7 +30,7 @@ class Log(PlainNumberTransform):
         from ctr_pipeline.transforms.shared.sql import double
 
         del number
-        one = double("1.0")
+        one = double(1.0)
 
         def one_plus() -> exp.Expr:
             return exp.Paren(this=exp.Add(this=one.copy(), expression=value.copy()))
@@ -41,9 +41,7 @@ class Log(PlainNumberTransform):
         )
         return (
             exp.Case()
-            .when(
-                exp.LT(this=value.copy(), expression=double(repr(SMALLEST_NORMAL))), double("0.0")
-            )
+            .when(exp.LT(this=value.copy(), expression=double(SMALLEST_NORMAL)), double(0.0))
             .when(exp.EQ(this=one_plus(), expression=one.copy()), value.copy())
             .when(exp.GT(this=value.copy(), expression=one.copy()), exp.Ln(this=one_plus()))
             .else_(precise)

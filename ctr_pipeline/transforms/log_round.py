@@ -34,6 +34,10 @@ class LogRound(IdTransform):
             )
         return problems + super().option_problems()
 
+    def ids_before_fit(self) -> int | None:
+        """The ids, and the missing id."""
+        return self.num_bins + 1
+
     def fit(self, fitting: Fitting) -> tuple[IdStep, int]:
         """Fits the thresholds between rounded logarithms."""
         level = log_round_level(self.num_bins, self.base)

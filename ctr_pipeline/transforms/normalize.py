@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from ctr_pipeline.kernels.float64 import scale, usable_divisor
-from ctr_pipeline.transforms.base import NumberStep, NumberTransform
+from ctr_pipeline.transforms.base import Needs, NumberStep, NumberTransform
 from ctr_pipeline.transforms.shared.moments import require_finite
 
 if TYPE_CHECKING:
@@ -36,8 +36,12 @@ class Normalize(NumberTransform):
 
     example: ClassVar[str] = "{columns: age, number: normalize}"
     rank: ClassVar[int] = 40
-    needs_moments: ClassVar[bool] = True
     name: Literal["normalize"] = "normalize"
+
+    @property
+    def needs(self) -> Needs:
+        """The extremes."""
+        return Needs(moments=True, words=("minimum", "maximum"))
 
     def fit(self, moments: "Moments | None") -> NumberStep:
         """Fits minimum and maximum; of nothing but missing values both are 0.

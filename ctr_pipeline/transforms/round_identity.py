@@ -52,6 +52,10 @@ class RoundIdentity(IdTransform):
             )
         return problems + super().option_problems()
 
+    def ids_before_fit(self) -> int | None:
+        """The ids, and the missing id."""
+        return self.num_buckets + 1
+
     def fit(self, fitting: Fitting) -> tuple[IdStep, int]:
         """Fits the step, as thresholds if other steps stand before it."""
         size = self.num_buckets

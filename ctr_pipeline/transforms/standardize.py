@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from ctr_pipeline.kernels.float64 import clip_values, scale, usable_divisor
-from ctr_pipeline.transforms.base import NumberStep, NumberTransform
+from ctr_pipeline.transforms.base import Needs, NumberStep, NumberTransform
 from ctr_pipeline.transforms.shared.moments import require_finite
 
 if TYPE_CHECKING:
@@ -42,11 +42,15 @@ class Standardize(NumberTransform):
 
     example: ClassVar[str] = "{columns: age, number: {standardize: {clip: 3.0}}}"
     rank: ClassVar[int] = 40
-    needs_moments: ClassVar[bool] = True
     name: Literal["standardize"] = "standardize"
     clip: float | None = Field(
         default=5.0, gt=0, description="Clip to ± this many deviations; null to leave as it is."
     )
+
+    @property
+    def needs(self) -> Needs:
+        """Mean and deviation."""
+        return Needs(moments=True, words=("mean", "standard deviation"))
 
     def fit(self, moments: "Moments | None") -> NumberStep:
         """Fits mean and deviation; of nothing but missing values they are 0 and 1.

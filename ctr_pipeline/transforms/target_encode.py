@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ctr_pipeline.transforms.base import Fitting, TextKernel, TextStep, TextTransform
+from ctr_pipeline.transforms.base import (
+    CountedText,
+    Fitting,
+    Needs,
+    TextKernel,
+    TextStep,
+    TextTransform,
+)
 
 if TYPE_CHECKING:
+    from sqlglot import exp
+
     from ctr_pipeline.transforms.shared.value_tables import ValueTable
 
 DEFAULT_FOLDS = 5
@@ -60,6 +69,11 @@ class TargetEncodeStep(TextStep):
     missing_clicks: int
     folds: int | None
     weights: RowWeights | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The table of counts."""
+        return (self.file,)
 
     def smoothed_rates(self, num_clicks: np.ndarray, num_rows: np.ndarray) -> np.ndarray:
         """`(clicks + smoothing * base) / (rows + smoothing)`, float64; the base where rows are 0.
@@ -117,6 +131,8 @@ class TargetEncode(TextTransform):
     example: ClassVar[str] = (
         "{columns: user_id, number: [{target_encode: {smoothing: 50, folds: 10}}, standardize]}"
     )
+    reads_labels: ClassVar[bool] = True
+    has_sql: ClassVar[bool] = True
     name: Literal["target_encode"] = "target_encode"
     smoothing: float = Field(
         default=20.0, gt=0, description="Rows of the base rate added to those of each value."
@@ -142,6 +158,26 @@ class TargetEncode(TextTransform):
         if self.folds is not None and self.order is not None:
             raise ValueError("takes folds or order, not both")
         return self
+
+    @property
+    def needs(self) -> Needs:
+        """The table of rows and clicks."""
+        words = ("values with counts", "click rate of each value")
+        return Needs(table_min_count=self.min_count, words=words)
+
+    def sql_of_counts(self, text: CountedText) -> "exp.Expr":
+        """The smoothed click rate of the text, which may be missing, by the final table."""
+        from sqlglot import exp
+
+        from ctr_pipeline.transforms.shared.sql import at_least, double
+
+        of_base = exp.Mul(this=double(self.smoothing), expression=text.base.copy())
+        clicks = exp.Add(this=text.clicks, expression=of_base)
+        rows = exp.Add(this=text.rows, expression=double(self.smoothing))
+        rate: exp.Expr = exp.Div(this=exp.Paren(this=clicks), expression=exp.Paren(this=rows))
+        if text.weighs is not None:
+            rate = exp.Case().when(text.weighs, rate).else_(text.base.copy())
+        return exp.Case().when(at_least(text.num_rows, self.min_count), rate).else_(text.base)
 
     def fit(self, fitting: Fitting) -> TextStep:
         """Fits the table of rows and clicks."""

@@ -7,7 +7,15 @@ import numpy as np
 from pydantic import Field
 
 from ctr_pipeline.errors import PreprocessingError
-from ctr_pipeline.transforms.base import Fitting, IdKernel, IdStep, IdTransform, TransformKind
+from ctr_pipeline.transforms.base import (
+    Fitting,
+    IdKernel,
+    IdStep,
+    IdTransform,
+    Needs,
+    TransformKind,
+    VocabularyNeed,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +37,16 @@ class VocabularyStep(IdStep):
     file: str
     size: int
     oov_buckets: int
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The vocabulary."""
+        return (self.file,)
+
+    @property
+    def unknown_ids(self) -> range:
+        """The out-of-vocabulary ids."""
+        return range(self.size, self.size + self.oov_buckets)
 
     def load_values(self, folder: Path) -> "pa.Array":
         """Loads the vocabulary, large_binary [size].
@@ -82,6 +100,21 @@ class Vocabulary(IdTransform):
         default=None, ge=1, description="Keep at most so many values, the most frequent; null: all."
     )
     oov_buckets: int = Field(default=1, ge=1, description="Ids shared by all other values.")
+
+    @property
+    def needs(self) -> Needs:
+        """The frequent values."""
+        wanted = VocabularyNeed(min_count=self.min_count, max_size=self.max_size)
+        return Needs(vocabulary=wanted, words=("values with counts",))
+
+    @property
+    def is_of_value(self) -> bool:
+        """Each frequent value has its id."""
+        return True
+
+    def ids_before_fit(self) -> int | None:
+        """The most values, the ids that others share, and the missing id."""
+        return None if self.max_size is None else self.max_size + self.oov_buckets + 1
 
     def fit(self, fitting: Fitting) -> tuple[IdStep, int]:
         """Fits the vocabulary of the column."""

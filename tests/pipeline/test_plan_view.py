@@ -8,7 +8,7 @@ from ctr_pipeline.pipeline.stages.plan_view import (
     chain_text,
     describe_decisions,
     describe_plan,
-    ids_without_statistics,
+    ids_before_fit,
     statistics_used,
 )
 from ctr_pipeline.specs.columns import ColumnType
@@ -68,7 +68,7 @@ def test_statistics_that_a_feature_needs(chains, expected):
     ],
 )
 def test_ids_that_are_known_beforehand(step, expected):
-    assert ids_without_statistics(feature(id=[step]).id[-1]) == expected
+    assert ids_before_fit(feature(id=[step])) == expected
 
 
 def test_one_row_a_feature_with_memory():

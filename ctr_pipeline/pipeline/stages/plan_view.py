@@ -12,17 +12,7 @@ from ctr_pipeline.preprocessing.plan import PreprocessingPlan
 from ctr_pipeline.reporting.data import PlanRow
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import Statistics
-from ctr_pipeline.transforms.base import Transform
-from ctr_pipeline.transforms.bucketize import Bucketize
-from ctr_pipeline.transforms.count_encode import CountEncode
-from ctr_pipeline.transforms.datetime import Datetime
-from ctr_pipeline.transforms.hash import Hash
-from ctr_pipeline.transforms.log_round import LogRound
-from ctr_pipeline.transforms.normalize import Normalize
-from ctr_pipeline.transforms.round_identity import RoundIdentity
-from ctr_pipeline.transforms.standardize import Standardize
-from ctr_pipeline.transforms.target_encode import TargetEncode
-from ctr_pipeline.transforms.vocabulary import Vocabulary, VocabularyStep
+from ctr_pipeline.transforms.base import IdTransform, TextTransform, Transform
 
 
 def describe_plan(
@@ -61,7 +51,7 @@ def describe_plan(
     for feature in features:
         num_ids = None
         if feature.id is not None:
-            num_ids = fitted[feature.column] or ids_without_statistics(feature.id[-1])
+            num_ids = fitted[feature.column] or ids_before_fit(feature)
         has_field = feature.id is not None
         max_rows = num_ids
         if feature.column in tables:
@@ -112,8 +102,9 @@ def _suspicion(statistics: Statistics | None, feature: str) -> str | None:
 
 
 def _vocabulary_size(plan: PreprocessingPlan, feature: str) -> int | None:
-    steps = [field.step for field in plan.fields if field.column == feature]
-    return next((step.size for step in steps if isinstance(step, VocabularyStep)), None)
+    ids = (field.step.unknown_ids for field in plan.fields if field.column == feature)
+    # Those of values that are known come first.
+    return next((unknown.start for unknown in ids if unknown is not None), None)
 
 
 def _longest_vectors(config: Config, plan: PreprocessingPlan) -> dict[str, int]:
@@ -172,7 +163,8 @@ def _step_text(step: Transform) -> str:
 def describe_decisions(features: Sequence[FeatureSpec]) -> str:
     """Counts the features that the data decided by kind, in a line for the log."""
     counted = [_count(number, kind) for kind, number in Counter(map(_kind, features)).items()]
-    rates = sum(isinstance((feature.number or (None,))[0], TargetEncode) for feature in features)
+    firsts = [feature.number[0] for feature in features if feature.number]
+    rates = sum(isinstance(first, TextTransform) and first.reads_labels for first in firsts)
     told = f"; {_count(rates, 'text')} with click rates as numbers" if rates else ""
     return f"Decided by the data: {', '.join(counted)}{told}"
 
@@ -184,8 +176,8 @@ def _kind(feature: FeatureSpec) -> str:
         return "vector"
     if feature.column_type is ColumnType.NUMBER:
         return "number"
-    is_time = feature.id is not None and isinstance(feature.id[0], Datetime)
-    return "time" if is_time else "text"
+    read = feature.id[0].time_read if feature.id else None
+    return "time" if read is not None and read.parts else "text"
 
 
 def _count(number: int, kind: str) -> str:
@@ -194,38 +186,11 @@ def _count(number: int, kind: str) -> str:
 
 def statistics_used(feature: FeatureSpec) -> list[str]:
     """Names of the statistics that a feature's chains need."""
-    used: dict[str, None] = {}
-    for step in (*(feature.number or ()), *(feature.id or ())):
-        if isinstance(step, Standardize):
-            used |= dict.fromkeys(("mean", "standard deviation"))
-        elif isinstance(step, Bucketize) and step.quantiles is not None:
-            used[f"{step.quantiles} quantiles"] = None
-        elif isinstance(step, Normalize) or (
-            isinstance(step, Bucketize) and step.equal_width is not None
-        ):
-            used |= dict.fromkeys(("minimum", "maximum"))
-        elif isinstance(step, Vocabulary | CountEncode):
-            used["values with counts"] = None
-        elif isinstance(step, TargetEncode):
-            used |= dict.fromkeys(("values with counts", "click rate of each value"))
-    return list(used)
+    steps = (*(feature.number or ()), *(feature.id or ()))
+    return list(dict.fromkeys(word for step in steps for word in step.needs.words))
 
 
-def ids_without_statistics(step: Transform) -> int | None:
-    """Ids of a field before the statistics, or an upper bound; None if unknown until then."""
-    if isinstance(step, Hash):
-        return (step.buckets + 1) * step.functions
-    if isinstance(step, RoundIdentity):
-        return step.num_buckets + 1
-    if isinstance(step, LogRound):
-        return step.num_bins + 1
-    if isinstance(step, Bucketize):
-        if step.boundaries is not None:
-            return len(step.boundaries) + 2
-        if step.quantiles is not None:
-            # Each value with an interval of its own may divide another interval.
-            return 2 * step.quantiles
-        return None if step.equal_width is None else step.equal_width + 1
-    if isinstance(step, Vocabulary) and step.max_size is not None:
-        return step.max_size + step.oov_buckets + 1
-    return None
+def ids_before_fit(feature: FeatureSpec) -> int | None:
+    """Ids of a feature before the statistics, or an upper bound; None if unknown until then."""
+    last = feature.id[-1] if feature.id else None
+    return last.ids_before_fit() if isinstance(last, IdTransform) else None

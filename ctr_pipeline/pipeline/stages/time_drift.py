@@ -13,13 +13,13 @@ from ctr_pipeline.kernels.arrow_values import text_column
 from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
 from ctr_pipeline.kernels.time_parts import part_ids
 from ctr_pipeline.statistics import ColumnDrift, ColumnStatistics, RowsDrift, Statistics
-from ctr_pipeline.transforms.age import Age
-from ctr_pipeline.transforms.datetime import PART_SIZES, Datetime, DatetimePart
+from ctr_pipeline.transforms.base import TimeRead
+from ctr_pipeline.transforms.datetime import PART_SIZES
 
 SplitCountsOf = Callable[[str, str], Iterable[ColumnCounts]]
 """Gives the values of a column in a split, in portions."""
 
-_SECONDS_OF_CYCLES: dict[DatetimePart, int] = {
+_SECONDS_OF_CYCLES: dict[str, int] = {
     "minute": 3_600,
     "hour": 86_400,
     "hour_of_week": 7 * 86_400,
@@ -31,31 +31,14 @@ _SECONDS_OF_CYCLES: dict[DatetimePart, int] = {
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
-@dataclass(frozen=True)
-class TimeRead:
-    """How the points in time of a column are read.
-
-    Attributes:
-        format: One of `datetime_formats`.
-        parts: Parts of a time that a model reads, or would by `features: auto`.
-        utc_offset_minutes: Offset of the local time that the parts are of.
-    """
-
-    format: str
-    parts: tuple[DatetimePart, ...]
-    utc_offset_minutes: int = 0
-
-
 def times_read(features: Sequence[FeatureSpec]) -> dict[str, TimeRead]:
     """How features read each column of points in time, by its name."""
     found: dict[str, TimeRead] = {}
     for spec in features:
         for chain in (spec.number, spec.id):
-            step = chain[0] if chain else None
-            if isinstance(step, Datetime):
-                found[spec.column] = TimeRead(step.format, step.parts, step.utc_offset_minutes)
-            elif isinstance(step, Age):
-                found.setdefault(spec.column, TimeRead(step.format, ()))
+            read = chain[0].time_read if chain else None
+            if read is not None and (read.parts or spec.column not in found):
+                found[spec.column] = read
     return found
 
 
@@ -99,13 +82,13 @@ def with_time_drift(
 class _TimeCounts:
     """Rows by part, rows without a time last, and the first and last time; None without any."""
 
-    of_parts: Mapping[DatetimePart, NDArray[np.int64]]
+    of_parts: Mapping[str, NDArray[np.int64]]
     num_rows: int
     num_missing: int
     first: int | None
     last: int | None
 
-    def covers(self, part: DatetimePart) -> bool:
+    def covers(self, part: str) -> bool:
         if self.first is None or self.last is None:
             return False
         return self.last - self.first >= 0.9 * _SECONDS_OF_CYCLES[part]
@@ -152,7 +135,7 @@ def _drift_of(
     return max(candidates, key=lambda one: one.psi - one.noise)
 
 
-def _name_of(part: DatetimePart, place: int) -> str:
+def _name_of(part: str, place: int) -> str:
     if part == "weekday":
         return _WEEKDAYS[place]
     if part == "hour_of_week":

@@ -36,10 +36,7 @@ from ctr_pipeline.storage.opening import address_of
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.history import EpochRecord, judged_history
 from ctr_pipeline.training.stopping import decide_stop
-from ctr_pipeline.transforms.age import Age
-from ctr_pipeline.transforms.count_encode import CountEncodeStep
-from ctr_pipeline.transforms.target_encode import TargetEncodeStep
-from ctr_pipeline.transforms.vocabulary import VocabularyStep
+from ctr_pipeline.transforms.base import TextTransform
 
 KEY = "train.init_from"
 NOT_THERE = "the run that training begins from has no such feature"
@@ -224,9 +221,11 @@ def _as_old_as(here: Any, there: Any) -> Any:
     if not (isinstance(here, tuple) and isinstance(there, tuple) and here and there):
         return here
     first, other = here[0], there[0]
-    if isinstance(first, Age) and first.at is None and isinstance(other, Age):
-        return (first.model_copy(update={"at": other.at}), *here[1:])
-    return here
+    if not (isinstance(first, TextTransform) and isinstance(other, TextTransform)):
+        return here
+    if not first.needs.newest_time or other.counted_to is None:
+        return here
+    return (first.with_newest_time(other.counted_to), *here[1:])
 
 
 def _take_over(
@@ -398,12 +397,8 @@ def _load_warm_start(run: RunFolder) -> WarmStart | None:
 
 
 def _files_of(plan: PreprocessingPlan) -> Iterator[str]:
-    for field in plan.fields:
-        if isinstance(field.step, VocabularyStep):
-            yield field.step.file
-    for _, step in plan.text_steps:
-        if isinstance(step, CountEncodeStep | TargetEncodeStep):
-            yield step.file
+    for step in (*(field.step for field in plan.fields), *(step for _, step in plan.text_steps)):
+        yield from step.files
 
 
 def _with_files(plan: PreprocessingPlan, names: Mapping[str, str]) -> PreprocessingPlan:

@@ -26,6 +26,11 @@ def build_scaling(value: exp.Expr, number: Callable[[str], exp.Expr]) -> exp.Exp
     return exp.Div(this=exp.Paren(this=shifted), expression=number("width"))
 
 
-def double(text: str) -> exp.Expr:
-    """Returns a constant of type double."""
-    return exp.cast(exp.Literal.number(text), "double")
+def at_least(column: exp.Expr, count: int) -> exp.Expr:
+    """Whether the column is not below a count."""
+    return exp.GTE(this=column.copy(), expression=exp.Literal.number(count))
+
+
+def double(number: float) -> exp.Expr:
+    """A float64 that stands in the query."""
+    return exp.cast(exp.Literal.number(repr(number)), "double")
