@@ -3,6 +3,7 @@ import pytest
 from ctr_pipeline.analysis.statistics_plan import BoundaryPlan, StatisticsPlan, plan_statistics
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.specs.columns import ColumnType
+from ctr_pipeline.transforms.base import VocabularyNeed
 from ctr_pipeline.transforms.bucketize import Bucketize
 from ctr_pipeline.transforms.clip import Clip
 from ctr_pipeline.transforms.fill import Fill
@@ -34,7 +35,7 @@ def test_plans_what_each_chain_needs():
     x, c = plan.columns
     assert x.moments == ((Log(),),)
     assert x.boundaries == (BoundaryPlan(chain=(Clip(maximum=9.0),), num_quantiles=4),)
-    assert c.vocabulary == Vocabulary(min_count=3)
+    assert c.vocabulary == VocabularyNeed(min_count=3, max_size=None)
     assert plan.label == "label"
 
 

@@ -10,11 +10,11 @@ import pytest
 from paper_snippets import blocks
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("ctr_pipeline/transforms/sqrt.py", "ctr_pipeline/preprocessing/layers/sqrt.py")
+PLACES = ("ctr_pipeline/transforms/max_abs.py", "ctr_pipeline/preprocessing/layers/max_abs.py")
 CASES = "tests/preprocessing/preprocessing_cases.py"
 CONFIG = """
 data: {train: configs/examples/offers.csv, label: click}
-features: [{columns: price, number: [sqrt, standardize], id: [sqrt, {bucketize: {quantiles: 4}}]}]
+features: [{columns: price, number: [log, max_abs], id: [max_abs, {bucketize: {quantiles: 4}}]}]
 train: {epochs: 1}
 output: run
 """
@@ -59,7 +59,7 @@ def test_two_files_and_a_case_are_enough(addition):
         f"tests/preprocessing/test_{name}.py"
         for name in ("plan", "number_steps", "encode", "layer_examples", "layer_structures")
     ]
-    found = run(addition, "pytest", "-q", "-k", "sqrt or Sqrt or example", *tests)
+    found = run(addition, "pytest", "-q", "-k", "max_abs or MaxAbs or example", *tests)
     assert "passed" in found
     (addition / "config.yaml").write_text(CONFIG)
     run(addition, "ctr_pipeline", "run", "config.yaml")
