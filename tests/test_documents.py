@@ -36,7 +36,7 @@ KEY = re.compile(rf"((?:{SECTIONS})(?:\.[a-z_0-9]+)+)(?:: (.+))?")
 ENDINGS = (".csv", ".txt", ".tsv", ".parquet", ".html", ".py", ".yaml", ".json", ".j2")
 OPTION = re.compile(r"--[a-z][a-z-]+")
 # The files that the worked addition of CONTRIBUTING makes.
-TO_ADD = {"ctr_pipeline/transforms/sqrt.py", "ctr_pipeline/preprocessing/layers/sqrt.py"}
+TO_ADD = {"ctr_pipeline/transforms/max_abs.py", "ctr_pipeline/preprocessing/layers/max_abs.py"}
 ROWS = {"data": {"train": "rows.csv"}}
 
 
