@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.kernels.text_ids import fingerprint_values
 from ctr_pipeline.splitmix import GOLDEN, mix
 
 SPLITS = ("train", "valid", "test")
 
 _WORD = (1 << 64) - 1
-_HASH_KEY = "ctrpipe-split-01"
 
 
 @dataclass(frozen=True)
@@ -92,21 +92,15 @@ def random_fractions(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np
 def hash_fractions(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Uniform in [0, 1) for each value of a text or float64 column, equal for equal values.
 
-    SipHash of the UTF-8 bytes, of numbers of their shortest decimal form.
+    Fingerprint64 of the UTF-8 bytes, of numbers of their shortest decimal form, then mixed: the
+    same function divides rows wherever they lie.
     """
-    import pandas as pd
-
     texts = pc.cast(values, pa.string()) if pa.types.is_floating(values.type) else values
     encoded = texts.combine_chunks().dictionary_encode(null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()
-    distinct = encoded.dictionary.to_pylist()
     # No text of a file is empty, an empty one is missing: so it can stand for missing here.
-    objects = np.array([text or "" for text in distinct], dtype=object)
-    if not len(objects):
-        return np.empty(0, dtype=np.float64)
-    hashes = pd.util.hash_array(objects, encoding="utf8", hash_key=_HASH_KEY, categorize=False)
-    fractions = _as_fractions(mix(hashes))
+    fractions = _as_fractions(mix(fingerprint_values(encoded.dictionary)))
     return np.take(fractions, np.asarray(encoded.indices))
 
 
