@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
-from typing import Protocol
 
 from ctr_pipeline.apps.cluster.rights import nodes_rules
 from ctr_pipeline.apps.cluster.submission import (
@@ -26,6 +25,7 @@ from ctr_pipeline.apps.cluster.submission import (
 )
 from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.distributed.coordination.rendezvous import NodeRange
+from ctr_pipeline.distributed.elastic.service import RendezvousServer
 from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.drivers import MOST_FAILURES
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
@@ -224,22 +224,8 @@ def _node_job(
     return made
 
 
-class Waiting(Protocol):
-    """A rendezvous."""
-
-    def wait_until_finished(self, timeout_seconds: float | None = None) -> bool:
-        """Whether the job has finished by then."""
-
-
-class JobApi(Protocol):
-    """What is asked of Kubernetes about the Job of nodes."""
-
-    def get(self, kind: str, name: str) -> Manifest:
-        """One object."""
-
-
 def follow_nodes(
-    rendezvous: Waiting, job: ClusterJob, api: JobApi, report: Callable[[str], None]
+    rendezvous: RendezvousServer, job: ClusterJob, api: KubernetesApi, report: Callable[[str], None]
 ) -> None:
     """Serves until the script has succeeded on all nodes.
 

@@ -1,10 +1,8 @@
 """Whether the LocalQueue of Kueue in which the pods of a job wait for quota is there."""
 
-from typing import Any, Protocol
-
 from ctr_pipeline.apps.cluster.quota import QuotaFinding
 from ctr_pipeline.apps.cluster.rights import Right
-from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError
+from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 
 _GROUP, _VERSION = "kueue.x-k8s.io", "v1beta2"
 _RIGHT = Right(_GROUP, "localqueues", "get")
@@ -13,14 +11,7 @@ HOLD_PODS_BACK = "Have 'pod' listed under integrations.frameworks in the configu
 """Remedy where pods with a queue are not held back for it."""
 
 
-class QueueApi(Protocol):
-    """What is asked of the cluster about queues."""
-
-    def get(self, kind: str, name: str) -> dict[str, Any]:
-        """One object."""
-
-
-def examine_queue(api: QueueApi, name: str) -> QuotaFinding | None:
+def examine_queue(api: KubernetesApi, name: str) -> QuotaFinding | None:
     """What keeps jobs from waiting in a queue of the namespace, or waiting; None: nothing does.
 
     Raises:
@@ -52,7 +43,7 @@ def examine_queue(api: QueueApi, name: str) -> QuotaFinding | None:
     return None
 
 
-def _has_kueue(api: QueueApi) -> bool:
+def _has_kueue(api: KubernetesApi) -> bool:
     try:
         group = api.get("APIGroup", _GROUP)
     except ApiError as error:

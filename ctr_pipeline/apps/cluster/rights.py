@@ -6,11 +6,11 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError
+from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.errors import CtrPipelineError, printable
 
 _POD_VERBS = ("create", "delete", "get", "list", "watch")
@@ -126,21 +126,6 @@ def nodes_rules(job: str) -> list[dict[str, Any]]:
     ]
 
 
-class AccessApi(Protocol):
-    """What is asked of the cluster about rights."""
-
-    namespace: str
-
-    def may(self, verb: str, group: str, resource: str) -> bool:
-        """Whether the user may do it."""
-
-    def user_name(self) -> str:
-        """The name by which the cluster knows the user."""
-
-    def rules_of(self, account: str) -> Sequence[dict[str, Any]]:
-        """What a service account may do, as rules of roles."""
-
-
 class MissingRightsError(CtrPipelineError):
     """The user may not do what a command needs; the message ends with the Role to ask for."""
 
@@ -158,7 +143,7 @@ class MissingRightsError(CtrPipelineError):
         return f"{super()._render()}:\n\n{lines}"
 
 
-def missing_rights(api: AccessApi, needed: Iterable[Right]) -> list[Right]:
+def missing_rights(api: KubernetesApi, needed: Iterable[Right]) -> list[Right]:
     """The rights that the user has not, in their order."""
     distinct = list(dict.fromkeys(needed))
     with ThreadPoolExecutor(_CALLS_AT_ONCE) as threads:
@@ -166,13 +151,13 @@ def missing_rights(api: AccessApi, needed: Iterable[Right]) -> list[Right]:
         return [right for right, has in zip(distinct, granted, strict=True) if not has]
 
 
-def require_rights(api: AccessApi, needed: Iterable[Right]) -> None:
+def require_rights(api: KubernetesApi, needed: Iterable[Right]) -> None:
     """Raises MissingRightsError unless the user has them all."""
     if missing := missing_rights(api, needed):
         raise MissingRightsError(missing, user=api.user_name(), namespace=api.namespace)
 
 
-def superfluous_rights(api: AccessApi, account: str) -> list[str] | None:
+def superfluous_rights(api: KubernetesApi, account: str) -> list[str] | None:
     """What a job's account may do beyond its Role, by bindings that are not the job's.
 
     Returns:

@@ -16,13 +16,17 @@ import os
 import stat
 import sys
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol, cast
+from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from ctr_pipeline.errors import CtrPipelineError
+
+if TYPE_CHECKING:
+    # A pod that only takes or gives files loads no client of Kubernetes.
+    from ctr_pipeline.distributed.launchers.kubernetes.api import KubernetesApi, RunningCommand
 
 NO_FOLDER = 66
 """Exit code where there is no such folder."""
@@ -262,28 +266,6 @@ class _Counted:
         return block
 
 
-class Command(Sink, Protocol):
-    """A command that runs in a pod; what is written goes to its stdin."""
-
-    exit_code: int
-
-    @property
-    def errors(self) -> str:
-        """The last that it wrote to stderr."""
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Blocks of its stdout, until it ends."""
-
-
-class CommandApi(Protocol):
-    """Runs commands in pods."""
-
-    def run(
-        self, pod: str, command: Sequence[str], *, has_input: bool = False
-    ) -> AbstractContextManager[Command]:
-        """Starts one."""
-
-
 class PodFolder:
     """A folder that a pod sees.
 
@@ -291,7 +273,7 @@ class PodFolder:
         folder: Its path there.
     """
 
-    def __init__(self, api: CommandApi, pod: str, folder: str) -> None:
+    def __init__(self, api: "KubernetesApi", pod: str, folder: str) -> None:
         self._api, self._pod, self._folder = api, pod, folder
 
     def list_files(self) -> list[FoundFile] | None:
@@ -340,11 +322,11 @@ class PodFolder:
                 pass
         self._require_success(running)
 
-    def _run(self, action: str) -> AbstractContextManager[Command]:
+    def _run(self, action: str) -> "AbstractContextManager[RunningCommand]":
         command = ["python", "-m", __name__, action, self._folder]
         return self._api.run(self._pod, command, has_input=action != "list")
 
-    def _require_success(self, running: Command) -> None:
+    def _require_success(self, running: "RunningCommand") -> None:
         if running.exit_code != 0:
             lines = running.errors.strip().splitlines() or ["no message"]
             raise CtrPipelineError(f"'{self._folder}' of the claim: {lines[-1]}")

@@ -7,10 +7,10 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from ctr_pipeline.distributed.coordination.relaunch import explain_end
-from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi, Listed
+from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.pod_states import (
     read_end,
     read_finish,
@@ -43,15 +43,8 @@ _RUNTIME_PREFIX = "unable to start container process: "
 """What follows it says why; before it, each layer of the container runtime names itself."""
 
 
-class DriversApi(Protocol):
-    """What is asked of Kubernetes about earlier drivers."""
-
-    def list(self, kind: str, selector: str) -> Listed:
-        """The objects with these labels."""
-
-
 def enter_series(
-    environment: Mapping[str, str] = os.environ, *, api: DriversApi | None = None
+    environment: Mapping[str, str] = os.environ, *, api: KubernetesApi | None = None
 ) -> str:
     """Names the drivers of this job, if this pod is one of them; empty if it is not.
 

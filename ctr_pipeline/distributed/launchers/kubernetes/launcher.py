@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.distributed.coordination.launching import (
@@ -52,8 +52,8 @@ from ctr_pipeline.distributed.launchers.kubernetes.pods import (
     member_pod,
     memory_of,
 )
-from ctr_pipeline.distributed.launchers.kubernetes.publishing import JobPublisher, PublishingApi
-from ctr_pipeline.distributed.launchers.kubernetes.watching import PodApi, PodWatch
+from ctr_pipeline.distributed.launchers.kubernetes.publishing import JobPublisher
+from ctr_pipeline.distributed.launchers.kubernetes.watching import PodWatch
 from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
 from ctr_pipeline.errors import HandedOver
 
@@ -66,10 +66,6 @@ _UNCONFIRMED_SECONDS = 10.0
 """A node that is well confirms the end of a pod so soon after its grace period."""
 
 _Key = tuple[Role, int]
-
-
-class LauncherApi(PodApi, PublishingApi, Protocol):
-    """What this launcher asks of Kubernetes."""
 
 
 @dataclass
@@ -130,7 +126,7 @@ class KubernetesLauncher:
         self,
         context: LauncherContext,
         *,
-        api: LauncherApi | None = None,
+        api: KubernetesApi | None = None,
         job: ClusterJob | None = None,
         master: Launcher | None = None,
         pause: Callable[[float], None] = time.sleep,
@@ -139,7 +135,7 @@ class KubernetesLauncher:
         self._context = context
         self._options: KubernetesConfig = context.options or KubernetesConfig()
         self._job = job or ClusterJob.of_this_pod()
-        self._api: LauncherApi = api or KubernetesApi.in_pod(self._job.namespace)
+        self._api = api or KubernetesApi.in_pod(self._job.namespace)
         self._pause, self._clock = pause, clock
         self._counter = itertools.count(1)
         self._lock = threading.RLock()

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
 
 from ctr_pipeline.distributed.coordination.news import JobNews, NewsLine, Topic
-from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError
+from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 from ctr_pipeline.distributed.launchers.kubernetes.pods import (
     PHASE_LABEL,
     ClusterJob,
@@ -41,16 +40,6 @@ _REASONS: Mapping[Topic, tuple[str, str]] = {
 """Reason and type of the Events about a topic."""
 
 
-class PublishingApi(Protocol):
-    """What a publisher asks of Kubernetes."""
-
-    def create(self, manifest: Manifest) -> dict[str, Any]:
-        """Creates an object."""
-
-    def patch(self, kind: str, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-        """Merges into an object."""
-
-
 class JobPublisher:
     """Writes the newest news to the Job from a thread of its own, so that nobody waits for it.
 
@@ -62,7 +51,7 @@ class JobPublisher:
     """
 
     def __init__(
-        self, api: PublishingApi, job: ClusterJob, *, every_seconds: float = _EVERY_SECONDS
+        self, api: KubernetesApi, job: ClusterJob, *, every_seconds: float = _EVERY_SECONDS
     ) -> None:
         self._api, self._job, self._every_seconds = api, job, every_seconds
         self._newest: JobNews | None = None

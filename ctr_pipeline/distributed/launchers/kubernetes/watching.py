@@ -6,44 +6,16 @@ is followed by a list, and the list decides.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from ctr_pipeline.distributed.coordination.timeouts import backoff_seconds
-from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, Listed
+from ctr_pipeline.distributed.launchers.kubernetes.api import ApiError, KubernetesApi
 
 _LOGGER = logging.getLogger(__name__)
 _WATCH_SECONDS = 30
 _FIRST_PAUSE_SECONDS = 0.2
 _MOST_PAUSE_SECONDS = 2.0
-
-
-class PodApi(Protocol):
-    """What a launcher asks of Kubernetes."""
-
-    def list(self, kind: str, selector: str) -> Listed:
-        """The objects with these labels."""
-
-    def watch(
-        self, kind: str, selector: str, version: str, *, seconds: int
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Changes from a version on, until the stream ends."""
-
-    def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Creates an object."""
-
-    def get(self, kind: str, name: str) -> dict[str, Any]:
-        """One object."""
-
-    def delete(
-        self,
-        kind: str,
-        name: str,
-        *,
-        uid: str | None = None,
-        grace_seconds: int | None = None,
-    ) -> None:
-        """Deletes an object if it is the one that is meant."""
 
 
 class PodWatch:
@@ -58,7 +30,7 @@ class PodWatch:
 
     def __init__(
         self,
-        api: PodApi,
+        api: KubernetesApi,
         selector: str,
         *,
         on_list: Callable[[tuple[dict[str, Any], ...], int], None],
