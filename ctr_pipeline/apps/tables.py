@@ -81,7 +81,10 @@ class ProfileResult:
             "format": self.shown.format,
             "label": self.shown.label,
             **statistics,
-            "left_out": [one.model_dump() for one in self.shown.left_out],
+            "left_out": [
+                {"column": column, "reason": reason}
+                for column, reason in self.shown.left_out.items()
+            ],
             "bad_rows": self.shown.bad_rows.by_reason,
             "seconds": self.shown.seconds,
             "output": self.output,
@@ -230,14 +233,10 @@ def profile_table(
             )
             for name, kind in types.items()
         ),
-        left_out=(
-            *(
-                page.LeftOutColumn(column=decision.column, reason=decision.reason)
-                for decision in decisions
-                if not decision.used
-            ),
-            *(page.LeftOutColumn(column=name, reason=UNFIT) for name in unfit),
-        ),
+        left_out={
+            **{one.column: one.reason for one in decisions if not one.used},
+            **dict.fromkeys(unfit, UNFIT),
+        },
         bad_rows=table.bad_rows,
         seconds=time.perf_counter() - started,
     )

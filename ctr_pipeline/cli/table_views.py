@@ -42,9 +42,9 @@ def print_profile(result: "ProfileResult") -> None:
             cells.append(f"{_value_of(column):.3f}")
         table.add_row(escape(_on_one_line(column.column)), *cells)
     console.print(table)
-    for one in shown.left_out:
+    for name, reason in shown.left_out.items():
         console.print(
-            f"no feature: [cyan]{escape(_on_one_line(one.column))}[/] ({escape(one.reason)})",
+            f"no feature: [cyan]{escape(_on_one_line(name))}[/] ({escape(reason)})",
             soft_wrap=True,
         )
     for reason, count in shown.bad_rows.by_reason.items():

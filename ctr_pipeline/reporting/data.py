@@ -63,20 +63,6 @@ class PlanRow:
     sensitive: bool = False
 
 
-class LeftOutColumn(_Frozen):
-    """A column of the data that the model does not see, and why."""
-
-    column: str
-    reason: str
-
-
-class StageTiming(_Frozen):
-    """Wall-clock seconds of one stage."""
-
-    stage: str
-    seconds: float
-
-
 class EnsembleMember(_Frozen):
     """One model of an ensemble.
 
@@ -113,7 +99,7 @@ class ReportData(_Frozen):
         best_step: Step of the checkpoint that was kept.
         statistics: Statistics of the training rows.
         plan: One row per feature, in the order of the config.
-        left_out: Columns of the data without a feature.
+        left_out: Columns of the data without a feature, and why.
         bad_rows: Rows that were left out.
         timings: Seconds of the stages, in the order in which they ran.
         start_up: When the first training step was done, and what it waited for; empty if unknown.
@@ -150,9 +136,9 @@ class ReportData(_Frozen):
     best_step: int | None = None
     statistics: Statistics | None = None
     plan: tuple[PlanRow, ...] = ()
-    left_out: tuple[LeftOutColumn, ...] = ()
+    left_out: dict[str, str] = {}
     bad_rows: BadRows = BadRows()
-    timings: tuple[StageTiming, ...] = ()
+    timings: dict[str, float] = {}
     start_up: str = ""
     training_profile: TrainingProfile | None = None
     environment: dict[str, str] = {}
@@ -216,7 +202,7 @@ class ProfileData(_Frozen):
     label: str | None = None
     statistics: Statistics
     plan: tuple[PlanRow, ...]
-    left_out: tuple[LeftOutColumn, ...] = ()
+    left_out: dict[str, str] = {}
     bad_rows: BadRows = BadRows()
     seconds: float
 

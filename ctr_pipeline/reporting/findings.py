@@ -161,7 +161,7 @@ def _on_data(data: ReportData) -> list[Finding]:
         for row in suspects[:_SUSPICIONS_SHOWN]
     ]
     if data.left_out:
-        names = _listed([one.column for one in data.left_out])
+        names = _listed([*data.left_out])
         found.append(Finding("note", f"Left out of the model: {names}."))
     num_bad = data.bad_rows.total
     if num_bad:

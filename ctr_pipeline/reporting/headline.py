@@ -138,13 +138,12 @@ def _size_cards(data: ReportData) -> list[Card]:
         total = sum(split.num_rows for split in data.splits.values())
         cards.append(Card("Rows", short_count(total), f"{len(data.plan)} features"))
     if data.timings:
-        seconds = sum(timing.seconds for timing in data.timings)
-        longest = max(data.timings, key=lambda timing: timing.seconds)
+        longest, most = max(data.timings.items(), key=lambda one: one[1])
         cards.append(
             Card(
                 "Time",
-                duration_text(seconds),
-                f"{shorten(longest.stage, 24)} {duration_text(longest.seconds)}",
+                duration_text(sum(data.timings.values())),
+                f"{shorten(longest, 24)} {duration_text(most)}",
             )
         )
     return cards

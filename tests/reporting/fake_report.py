@@ -23,11 +23,9 @@ from ctr_pipeline.distributed.master.timeline import JobMoment
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
 from ctr_pipeline.reporting.data import (
-    LeftOutColumn,
     LiveData,
     PlanRow,
     ReportData,
-    StageTiming,
 )
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
@@ -530,10 +528,10 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
             notes=("Quantiles are exact.",),
         ),
         "plan": tuple(plan),
-        "left_out": (
-            LeftOutColumn(column="session_id", reason="as many distinct values as rows"),
-            LeftOutColumn(column="constant", reason="one value only"),
-        ),
+        "left_out": {
+            "session_id": "as many distinct values as rows",
+            "constant": "one value only",
+        },
         "bad_rows": BadRows(
             total=15,
             by_reason={"wrong number of columns": 12, "not a number": 3},
@@ -543,19 +541,16 @@ def lifelike_report(num_numbers=13, num_texts=26, **changes):
             ),
         ),
         "training_profile": TRAINING_PROFILE,
-        "timings": tuple(
-            StageTiming(stage=stage, seconds=seconds)
-            for stage, seconds in {
-                "check": 0.04,
-                "read": 1.2,
-                "statistics": 1.9,
-                "transform": 0.8,
-                "train": 14.6,
-                "evaluate": 0.9,
-                "export": 3.1,
-                "report": 0.2,
-            }.items()
-        ),
+        "timings": {
+            "check": 0.04,
+            "read": 1.2,
+            "statistics": 1.9,
+            "transform": 0.8,
+            "train": 14.6,
+            "evaluate": 0.9,
+            "export": 3.1,
+            "report": 0.2,
+        },
         "environment": {
             "ctrpipe": "0.1.0",
             "Python": "3.11.9",

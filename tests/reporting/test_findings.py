@@ -5,7 +5,7 @@ from ctr_pipeline.dataset.ingested import SplitRows
 from ctr_pipeline.distributed.master.status import RecordCounts
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
-from ctr_pipeline.reporting.data import LeftOutColumn, PlanRow
+from ctr_pipeline.reporting.data import PlanRow
 from ctr_pipeline.reporting.findings import decide_findings
 from ctr_pipeline.specs.columns import ColumnType
 
@@ -136,7 +136,7 @@ def test_an_auc_that_is_too_good_names_the_column_to_look_at_first(is_measured):
 
 
 def test_columns_that_are_left_out_are_named():
-    left = (LeftOutColumn(column="id", reason="it is kept out by the config"),)
+    left = {"id": "it is kept out by the config"}
     assert "note: Left out of the model: id." in texts(left_out=left)
 
 

@@ -11,9 +11,7 @@ from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.reporting.data import (
     EnsembleMember,
-    LeftOutColumn,
     PlanRow,
-    StageTiming,
 )
 from ctr_pipeline.reporting.profile_charts import histogram_chart
 from ctr_pipeline.reporting.render import render_report
@@ -191,7 +189,7 @@ def hostile_report(**changes):
             fingerprint="0", num_rows=1000, label_rate=0.2, columns=columns, notes=HOSTILE
         ),
         "plan": tuple(plan),
-        "left_out": tuple(LeftOutColumn(column=value, reason=value) for value in HOSTILE),
+        "left_out": {value: value for value in HOSTILE},
         "bad_rows": BadRows(
             total=len(HOSTILE),
             by_reason={"not a number": len(HOSTILE)},
@@ -199,7 +197,7 @@ def hostile_report(**changes):
                 bad_row("not a number", 1, value, value, file=value) for value in HOSTILE
             ),
         ),
-        "timings": tuple(StageTiming(stage=value, seconds=1.0) for value in HOSTILE),
+        "timings": dict.fromkeys(HOSTILE, 1.0),
         "environment": {value: value for value in HOSTILE},
         "notes": HOSTILE,
     }
@@ -329,9 +327,9 @@ def test_a_report_with_nothing_optional_still_renders():
         best_step=None,
         statistics=None,
         plan=(),
-        left_out=(),
+        left_out={},
         bad_rows=BadRows(),
-        timings=(),
+        timings={},
         training_profile=None,
         environment={},
         importance=(),

@@ -13,7 +13,7 @@ from fake_report import (
 )
 from test_render import HOSTILE, Page, assert_well_formed
 
-from ctr_pipeline.reporting.data import DriftData, LeftOutColumn, PlanRow, ProfileData
+from ctr_pipeline.reporting.data import DriftData, PlanRow, ProfileData
 from ctr_pipeline.reporting.render import render_drift, render_profile, render_report
 from ctr_pipeline.reporting.sections.drift import cell_name, drift_view
 from ctr_pipeline.reporting.sections.information import information_bars
@@ -37,7 +37,7 @@ def profile_of(columns, *, label="click", **changes):
             PlanRow(feature=name, column_type=column.column_type, id="vocabulary", reason="auto")
             for name, column in columns.items()
         ),
-        "left_out": (LeftOutColumn(column="constant", reason="one value only"),),
+        "left_out": {"constant": "one value only"},
         "seconds": 2.1,
     }
     return ProfileData(**(fields | changes))

@@ -71,15 +71,9 @@ def run_report(
                 analysis.statistics,
                 num_rows=None if model.state.refit is None else model.state.refit.num_rows,
             ),
-            left_out=tuple(
-                page.LeftOutColumn(column=decision.column, reason=decision.reason)
-                for decision in analysis.left_out
-            ),
+            left_out={one.column: one.reason for one in analysis.left_out},
             bad_rows=analysis.ingested.bad_rows,
-            timings=tuple(
-                page.StageTiming(stage=stage, seconds=seconds)
-                for stage, seconds in times.of_all_sessions().items()
-            ),
+            timings=times.of_all_sessions(),
             start_up=start_up_sentence(times.start_up),
             training_profile=load_profile(run.training_profile),
             environment=describe_environment(),

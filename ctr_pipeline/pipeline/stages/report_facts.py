@@ -90,10 +90,7 @@ def _collect_unfinished(run: RunFolder) -> tuple[page.ReportData, str]:
         statistics=statistics,
         plan=_load_plan(run, config, statistics),
         bad_rows=BadRows() if ingested is None else ingested.bad_rows,
-        timings=tuple(
-            page.StageTiming(stage=stage, seconds=seconds)
-            for stage, seconds in total_seconds(sessions).items()
-        ),
+        timings=total_seconds(sessions),
         is_finished=False,
         notes=(missing, *session_notes(sessions)),
     ), missing

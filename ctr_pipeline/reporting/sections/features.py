@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from markupsafe import Markup
 
@@ -111,7 +112,7 @@ def section(data: ReportData | ProfileData) -> PageSection | None:
         "num_features": len(data.plan),
         "max_detailed": MAX_DETAILED_FEATURES,
         "feature_notes": () if data.statistics is None else data.statistics.notes[:_NOTES_SHOWN],
-        "left_out": data.left_out[:_LEFT_OUT_SHOWN],
+        "left_out": dict(islice(data.left_out.items(), _LEFT_OUT_SHOWN)),
         "num_left_out": len(data.left_out),
     }
     return PageSection("features", "Features", "features.html.j2", values)

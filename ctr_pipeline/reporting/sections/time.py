@@ -16,13 +16,13 @@ def section(data: ReportData) -> PageSection | None:
 
 
 def _timing_bars(data: ReportData) -> list[Bar]:
-    total = sum(timing.seconds for timing in data.timings) or 1.0
+    total = sum(data.timings.values()) or 1.0
     return [
         Bar(
-            name=shorten(timing.stage, 40),
-            value=duration_text(timing.seconds),
-            detail=percent_text(timing.seconds / total, 0),
-            width=round(100 * timing.seconds / total, 2),
+            name=shorten(stage, 40),
+            value=duration_text(seconds),
+            detail=percent_text(seconds / total, 0),
+            width=round(100 * seconds / total, 2),
         )
-        for timing in data.timings
+        for stage, seconds in data.timings.items()
     ]
