@@ -332,7 +332,7 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         may_run_seconds=may_run - began,
         back_seconds=max(back - may_run, 0.0),
         pause_seconds=pauses[0] if pauses else 0.0,
-        speed_share=counted / max(speed * seconds, 1.0),
+        speed_share=counted / (speed * seconds),
         repeated=run.now.records.repeated - records.repeated,
         others=sum(now.get(name) != before[name] for name in before.keys() - hit),
         told=told,
@@ -341,9 +341,14 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
 
 def _measure_speed(run: PodRun) -> float:
     """Records counted a second, while nothing happens to the job."""
-    since, counted = time.monotonic(), run.now.records.trained
-    time.sleep(_SPEED_SECONDS)
-    return (run.now.records.trained - counted) / (time.monotonic() - since)
+    speed = 0.0
+    # Nothing is counted while an epoch is validated.
+    while speed <= 0.0:
+        run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
+        since, counted = time.monotonic(), run.now.records.trained
+        time.sleep(_SPEED_SECONDS)
+        speed = (run.now.records.trained - counted) / (time.monotonic() - since)
+    return speed
 
 
 def _say(run: PodRun, roles: Sequence[Role], since: float) -> list[str]:
