@@ -367,7 +367,7 @@ def test_a_missing_image_is_waited_for_and_a_lost_node_is_done_without(prepare, 
 
 
 @pytest.mark.nightly
-def test_a_job_outlives_an_absent_api_server_a_cut_watch_and_two_drivers_at_once(prepare, tmp_path):
+def test_a_job_outlives_a_poor_api_server_a_cut_watch_and_two_drivers(prepare, tmp_path):
     run = prepare(epochs=LONG, pods=ANY_NODE)
     cluster = run.cluster
     with cluster.only_on(FIRST_NODE):
@@ -414,6 +414,16 @@ def test_a_job_outlives_an_absent_api_server_a_cut_watch_and_two_drivers_at_once
     assert time.monotonic() - lost < 10
     run.wait_for("training", run.is_training, 60)
 
+    (victim,) = cluster.find_processes(run.name, run.pod("worker", 1))
+    with slow_api_server(cluster):
+        os.kill(victim, signal.SIGKILL)
+        lost = time.monotonic()
+        run.wait_for("another worker", lambda: run.member_view("worker", 1).restarts == 2, 60)
+        run.wait_for("training", run.is_training, 60)
+        assert run.progress_seconds(lost, time.monotonic())[0] < 10
+        told = json.loads(run.call("status", run.address, "--json"))
+        assert told["state"] == "training"
+
     # Somebody deletes the driver by force while its node does not hear of it: it goes on.
     with cluster.only_on(SECOND_NODE):
         first, led_at = run.pod("driver"), run.master_address
@@ -442,6 +452,27 @@ def test_a_job_outlives_an_absent_api_server_a_cut_watch_and_two_drivers_at_once
     run.wait_for("the end", lambda: run.has_ended, 400)
     assert run.summary.state == "finished", run.tail(40)
     assert_all_is_counted(run, tmp_path / "fetched", LONG)
+
+
+@contextlib.contextmanager
+def slow_api_server(cluster):
+    """The API server answers in a fifth of each second only."""
+    is_over = threading.Event()
+
+    def hold_up():
+        while not is_over.is_set():
+            cluster.signal_program("control", "kube-apiserver", signal.SIGSTOP)
+            is_over.wait(0.8)
+            cluster.signal_program("control", "kube-apiserver", signal.SIGCONT)
+            is_over.wait(0.2)
+
+    holder = threading.Thread(target=hold_up)
+    holder.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        holder.join()
 
 
 def assert_all_is_counted(run, fetched, epochs):
