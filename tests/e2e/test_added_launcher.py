@@ -119,10 +119,6 @@ def test_its_members_talk_by_tls_from_wherever_they_are(run):
         ),
         (["check", "config.yaml", "--set", "runtime.tls=off"], "are on several hosts"),
         (["check", "config.yaml", "--set", "train.ensemble=2"], "in one process"),
-        (
-            ["train", "config.yaml", "--resume", "--set", "runtime.mode=local"],
-            "was trained with runtime.mode: plain",
-        ),
     ],
 )
 def test_its_mode_is_known_to_all_that_asks_for_modes(ctrpipe, run, arguments, words):
