@@ -46,21 +46,20 @@ _START_SECONDS = 300.0
 _STATUS_LETTERS = 72
 _DRIVER_FAULTS = 3
 """Faults of one job."""
-_MEMORY = {
-    "master": {"memory": "2Gi"},
-    "parameter_servers": {"memory": "1Gi", "max_memory": "4Gi"},
-    "workers": {"memory": "1536Mi", "max_memory": "4Gi"},
-}
-"""Little, so that it is soon exhausted."""
+_SPEED_SECONDS = 5.0
+_REPORT_SECONDS = 3.0
+_LEASE_SECONDS = 10.0
+"""Time in which workers get as much work ahead as they are to hold."""
 _COLUMNS = {
     "may_run_seconds": "until another may run, s",
     "back_seconds": "then until it is back, s",
     "pause_seconds": "longest pause, s",
-    "speed_share": "speed until then, of the usual",
     "repeated": "records again",
     "others": "others restarted",
 }
 """Columns of the table, by field of `Recovery`."""
+_SHARE = "speed until then, of the usual"
+"""Column of records counted while there is no driver, by those that the usual speed would bring."""
 
 Case = tuple[Fault, tuple[Role, ...]]
 
@@ -104,11 +103,13 @@ class Figures:
     Attributes:
         starts: Seconds by part of the start.
         recoveries: By pods and fault.
+        shares: Shares of the usual speed without the driver, by the same.
         problems: What did not go as it should.
     """
 
     starts: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     recoveries: dict[str, list[Recovery]] = field(default_factory=lambda: defaultdict(list))
+    shares: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
 
 
@@ -140,7 +141,11 @@ def measure(
         for fault, roles in cases:
             case, began = f"{' and '.join(roles)}: {fault.name}", time.monotonic()
             try:
-                recovery = undergo(run, fault, roles)
+                if "master" in roles:
+                    recovery, share = go_on_without_driver(run, fault, roles)
+                    figures.shares[case].append(share)
+                else:
+                    recovery = undergo(run, fault, roles)
                 check_counts(run)
             except (ClusterError, MissedError, OverdueError) as error:
                 if run.has_ended:
@@ -154,6 +159,30 @@ def measure(
             )
         if left := run.delete():
             raise OverdueError(f"the deleted job left {', '.join(left)}")
+
+
+def go_on_without_driver(
+    run: PodRun, fault: Fault, roles: Sequence[Role]
+) -> tuple[Recovery, float]:
+    """Does a fault to the driver; its recovery, and the share of the usual speed until then.
+
+    Raises:
+        OverdueError: As for `undergo`.
+    """
+    time.sleep(_LEASE_SECONDS)
+    began, before = time.monotonic(), run.now.records.trained
+    recovery = undergo(run, fault, roles)
+    # Members tell the next master of what they did meanwhile.
+    time.sleep(_REPORT_SECONDS)
+    counted, seconds = run.now.records.trained - before, time.monotonic() - began
+    speed = 0.0
+    # Nothing is counted while an epoch is validated.
+    while speed <= 0.0:
+        run.wait_for("running steps", run.is_training, _START_SECONDS)
+        since, trained = time.monotonic(), run.now.records.trained
+        time.sleep(_SPEED_SECONDS)
+        speed = (run.now.records.trained - trained) / (time.monotonic() - since)
+    return recovery, counted / (speed * seconds)
 
 
 def choose(faults: Sequence[str], roles: Sequence[str]) -> list[Case]:
@@ -224,17 +253,20 @@ def publish(figures: Figures, machine: Mapping[str, Any], path: Path | None) -> 
     parts = {part: Spread.of(seconds) for part, seconds in figures.starts.items()}
     print_table(["since the submission", "seconds"], [[n, s.show(1)] for n, s in parts.items()])
     results: dict[str, Any] = {"start": parts}
-    table = []
+    table, columns = [], (*_COLUMNS.values(), _SHARE)
     for case, recoveries in figures.recoveries.items():
         spreads = {
             column: Spread.of([float(getattr(one, name)) for one in recoveries])
             for name, column in _COLUMNS.items()
         }
+        if case in figures.shares:
+            spreads[_SHARE] = Spread.of(figures.shares[case])
         told = [one.told for one in recoveries]
         results[case] = {**spreads, "status": told}
         words = textwrap.shorten(told[0], _STATUS_LETTERS, placeholder=" …")
-        table.append([case, *(spread.show(2) for spread in spreads.values()), words])
-    print_table(["pods: fault", *_COLUMNS.values(), "status"], table)
+        shown = [spreads[one].show(2) if one in spreads else "" for one in columns]
+        table.append([case, *shown, words])
+    print_table(["pods: fault", *columns, "status"], table)
     write_results(path, benchmark="cluster", machine=machine, results=results)
 
 

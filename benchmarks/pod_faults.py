@@ -20,10 +20,6 @@ from ctr_pipeline.distributed.coordination.messages import Role
 
 FIRST_NODE, SECOND_NODE = "node0", "node1"
 _RECOVERY_SECONDS = 240.0
-_SPEED_SECONDS = 5.0
-_REPORT_SECONDS = 3.0
-_LEASE_SECONDS = 10.0
-"""Time in which workers get as much work ahead as they are to hold."""
 _BY_FORCE = ("--grace-period=0", "--force")
 _FILL_MEMORY = """
 import os, signal, time
@@ -74,8 +70,6 @@ class Recovery:
         back_seconds: From then until the last one was in its place; the master is once steps run.
         pause_seconds: Longest pause between counts of records; of a fault that keeps pods from
             running, after its end.
-        speed_share: Records counted until a moment later, by those that the speed after it would
-            have brought.
         repeated: Records computed again.
         others: Members started again that were not hit.
         told: What `status` said of it.
@@ -84,7 +78,6 @@ class Recovery:
     may_run_seconds: float
     back_seconds: float
     pause_seconds: float
-    speed_share: float
     repeated: int
     others: int
     told: str
@@ -294,10 +287,8 @@ def undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
 
 def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
-    if "master" in roles:
-        time.sleep(_LEASE_SECONDS)
     are_next = [run.watch_for_next(role) for role in roles]
-    before, records = run.incarnations(), run.now.records
+    before, repeated = run.incarnations(), run.now.records.repeated
     began, began_at = time.monotonic(), time.time()
 
     def are_back() -> bool:
@@ -317,10 +308,6 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         run.wait_for(what, are_back, _RECOVERY_SECONDS)
         back = time.monotonic()
     run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
-    # Members tell the next master of what they did meanwhile.
-    time.sleep(_REPORT_SECONDS)
-    counted, seconds = run.now.records.trained - records.trained, time.monotonic() - began
-    speed = _measure_speed(run)
     pauses = run.progress_seconds(since, time.monotonic())
     if not (told := told or what_is_told()):
         raise OverdueError(f"{what}: status says {_say(run, roles, began_at)}")
@@ -332,23 +319,10 @@ def _undergo(run: PodRun, fault: Fault, roles: Sequence[Role]) -> Recovery:
         may_run_seconds=may_run - began,
         back_seconds=max(back - may_run, 0.0),
         pause_seconds=pauses[0] if pauses else 0.0,
-        speed_share=counted / (speed * seconds),
-        repeated=run.now.records.repeated - records.repeated,
+        repeated=run.now.records.repeated - repeated,
         others=sum(now.get(name) != before[name] for name in before.keys() - hit),
         told=told,
     )
-
-
-def _measure_speed(run: PodRun) -> float:
-    """Records counted a second, while nothing happens to the job."""
-    speed = 0.0
-    # Nothing is counted while an epoch is validated.
-    while speed <= 0.0:
-        run.wait_for("running steps", run.is_training, _RECOVERY_SECONDS)
-        since, counted = time.monotonic(), run.now.records.trained
-        time.sleep(_SPEED_SECONDS)
-        speed = (run.now.records.trained - counted) / (time.monotonic() - since)
-    return speed
 
 
 def _say(run: PodRun, roles: Sequence[Role], since: float) -> list[str]:

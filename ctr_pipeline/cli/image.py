@@ -80,10 +80,16 @@ def image(
     ctrpipe image --print
     """
     from ctr_pipeline.apps.image import building
+    from ctr_pipeline.errors import CtrPipelineError
 
     build = building.ImageBuild(tag, base, pip_config, options or ())
     if push:
         building.require_registry(tag)
+        if folder is not None or only_print:
+            raise CtrPipelineError(
+                "--push builds here, and --context and --print do not",
+                remedy="Leave one of them out",
+            )
     if folder is not None:
         building.write_context(folder)
         shown = shlex.join(build.command(engine or Engine.DOCKER, folder))

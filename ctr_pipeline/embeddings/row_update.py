@@ -29,10 +29,11 @@ class RowUpdate:
         self, rows: RowStorage, *, step: int, learning_rate_factor: float, num_examples: int
     ) -> None:
         self._rows = rows
-        self._step = step
-        self._constants_GSC = rows.layout.constants(
+        constants_GSC = rows.layout.constants(
             step=step, learning_rate_factor=learning_rate_factor, num_examples=num_examples
         )
+        self._rule = rows.layout.groups_T, rows.layout.plan_GSP, constants_GSC, step
+        """What kernels are told of the segments and the step."""
 
     def by_occurrence(
         self,
@@ -60,10 +61,7 @@ class RowUpdate:
                 prepared.occurrences,
                 read_only(leading_PA),
                 read_only(trailing_PB),
-                self._rows.layout.groups_T,
-                self._rows.layout.plan_GSP,
-                self._constants_GSC,
-                self._step,
+                *self._rule,
                 first,
                 last,
             )
@@ -94,10 +92,7 @@ class RowUpdate:
                 rows_U,
                 num_occurrences_U,
                 read_only(sums_UW),
-                self._rows.layout.groups_T,
-                self._rows.layout.plan_GSP,
-                self._constants_GSC,
-                self._step,
+                *self._rule,
                 first,
                 last,
             )

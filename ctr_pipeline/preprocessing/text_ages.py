@@ -1,6 +1,6 @@
 """Ages of texts outside of plans: the newest point in time, and numbers for the statistics."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
@@ -13,7 +13,7 @@ from ctr_pipeline.kernels.arrow_values import text_column
 from ctr_pipeline.kernels.time_parsing import NO_TIME, parse_seconds
 from ctr_pipeline.kernels.time_parts import ages
 from ctr_pipeline.transforms import AnyTransform
-from ctr_pipeline.transforms.base import TextTransform, Transform
+from ctr_pipeline.transforms.base import Transform
 
 _Chain = tuple[AnyTransform, ...] | None
 
@@ -24,20 +24,20 @@ def ages_of(transform: Transform, texts: pa.Array) -> np.ndarray:
     Raises:
         ValueError: The transform is another, or has no `at`.
     """
-    at = transform.counted_to if isinstance(transform, TextTransform) else None
-    if at is None or transform.time_read is None:
+    at, read = transform.counted_to, transform.time_read
+    if at is None or read is None:
         raise ValueError(f"'{transform.name}' makes no ages of texts")
-    return ages(_seconds_of(texts, transform.time_read.format), iso_seconds(at))
+    return ages(_seconds_of(texts, read.format), iso_seconds(at))
 
 
 def open_ages(features: Sequence[FeatureSpec]) -> list[tuple[str, str]]:
     """Columns, and the formats of their texts, of which ages are counted to the newest one."""
     return list(
         dict.fromkeys(
-            (spec.column, read.format)
+            (spec.column, format)
             for spec in features
             for chain in (spec.number, spec.id)
-            if chain and chain[0].needs.newest_time and (read := chain[0].time_read)
+            if chain and (format := chain[0].needs.newest_time) is not None
         )
     )
 
@@ -60,9 +60,10 @@ def close_ages(
     """The features with ages counted to the newest point in time, by column and format."""
 
     def close(column: str, chain: _Chain) -> _Chain:
-        if not chain or not chain[0].needs.newest_time:
+        format = chain[0].needs.newest_time if chain else None
+        if not chain or format is None:
             return chain
-        return _counted_to(chain, lambda format: newest[column, format])
+        return (chain[0].with_newest_time(newest[column, format]), *chain[1:])
 
     return tuple(
         spec.model_copy(
@@ -81,7 +82,7 @@ def reopen_ages(
         read = chain[0].time_read if chain else None
         if not chain or read is None or (column, read.format) not in opened:
             return chain
-        return _counted_to(chain, lambda _: None)
+        return (chain[0].with_newest_time(None), *chain[1:])
 
     return tuple(
         spec.model_copy(
@@ -89,14 +90,6 @@ def reopen_ages(
         )
         for spec in features
     )
-
-
-def _counted_to(chain: tuple[AnyTransform, ...], at: Callable[[str], str | None]) -> _Chain:
-    """A chain whose first transform counts to a time that its format has; others stay."""
-    first, read = chain[0], chain[0].time_read
-    if not isinstance(first, TextTransform) or read is None:
-        return chain
-    return (first.with_newest_time(at(read.format)), *chain[1:])
 
 
 def _seconds_of(texts: pa.Array, format: str) -> np.ndarray:

@@ -67,7 +67,7 @@ class Age(TextTransform):
     @property
     def needs(self) -> Needs:
         """The newest point in time, unless `at` is given."""
-        return Needs(newest_time=self.at is None)
+        return Needs(newest_time=self.format if self.at is None else None)
 
     @property
     def time_read(self) -> TimeRead:

@@ -61,7 +61,7 @@ class Needs:
         vocabulary: The values that it knows; None: none.
         table_min_count: With a table of values, their rows and clicks: the values that occur so
             often; None: no table.
-        newest_time: Whether it is fitted to the newest point in time of the column.
+        newest_time: Format of the points in time whose newest one it is fitted to; None: none.
         words: Names of these statistics for a person.
     """
 
@@ -69,7 +69,7 @@ class Needs:
     quantiles: int | None = None
     vocabulary: VocabularyNeed | None = None
     table_min_count: int | None = None
-    newest_time: bool = False
+    newest_time: str | None = None
     words: tuple[str, ...] = ()
 
     @property
@@ -77,7 +77,7 @@ class Needs:
         """Whether what it is fitted to differs by column, so that columns cannot share it."""
         return (
             self.moments
-            or self.newest_time
+            or self.newest_time is not None
             or self.quantiles is not None
             or self.table_min_count is not None
         )
@@ -283,6 +283,16 @@ class Transform(BaseModel):
         return None
 
     @property
+    def counted_to(self) -> str | None:
+        """The point in time, in the format iso, that it counts to; None: none."""
+        return None
+
+    def with_newest_time(self, at: str | None) -> Self:
+        """The transform with the newest point in time of the column; None takes it away again."""
+        del at
+        return self
+
+    @property
     def is_of_value(self) -> bool:
         """Whether the click rates of the column's values say what its results say of the click."""
         return not self.kind.takes_text
@@ -365,16 +375,6 @@ class TextTransform(Transform):
     kind: ClassVar[TransformKind] = TransformKind.TEXT_TO_NUMBER
     reads_labels: ClassVar[bool] = False
     has_sql: ClassVar[bool] = False
-
-    @property
-    def counted_to(self) -> str | None:
-        """The point in time, in the format iso, that it counts to; None: none."""
-        return None
-
-    def with_newest_time(self, at: str | None) -> Self:
-        """The transform with the newest point in time of the column; None takes it away again."""
-        del at
-        return self
 
     def sql_of_counts(self, text: CountedText) -> "exp.Expr":
         """The number of a text in SQL, NULL where it is missing.

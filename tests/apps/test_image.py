@@ -122,6 +122,8 @@ def test_an_image_is_pushed_to_a_registry_that_it_names_and_that_takes_it(progra
     for tag in ("clicks:1", "ads/clicks:1"):
         assert main(["image", "--tag", tag, "--push"]) == 1
         assert f"'{tag}' names no registry" in " ".join(capfd.readouterr().err.split())
+    assert main(["image", "--tag", "registry.example.com/clicks:1", "--push", "--print"]) == 1
+    assert "--push builds here" in capfd.readouterr().err
     assert main(["image", "--tag", "registry.example.com/clicks:1", "--push"]) == 1
     error = " ".join(capfd.readouterr().err.split())
     assert "'podman' built 'registry.example.com/clicks:1' and could not push it" in error

@@ -49,7 +49,6 @@ from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.training.replicas import Pace, Share, WorldChanged
 
 _LOGGER = logging.getLogger(__name__)
-_CALL_SECONDS = 60.0
 _SHARE_SECONDS = 3600.0
 """The watch of the world ends a call much sooner, when a member is lost."""
 _RESTORE_SECONDS = 3600.0

@@ -36,7 +36,6 @@ from ctr_pipeline.storage.opening import address_of
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
 from ctr_pipeline.training.history import EpochRecord, judged_history
 from ctr_pipeline.training.stopping import decide_stop
-from ctr_pipeline.transforms.base import TextTransform
 
 KEY = "train.init_from"
 NOT_THERE = "the run that training begins from has no such feature"
@@ -221,9 +220,7 @@ def _as_old_as(here: Any, there: Any) -> Any:
     if not (isinstance(here, tuple) and isinstance(there, tuple) and here and there):
         return here
     first, other = here[0], there[0]
-    if not (isinstance(first, TextTransform) and isinstance(other, TextTransform)):
-        return here
-    if not first.needs.newest_time or other.counted_to is None:
+    if first.needs.newest_time is None or other.counted_to is None:
         return here
     return (first.with_newest_time(other.counted_to), *here[1:])
 

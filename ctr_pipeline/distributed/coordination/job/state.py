@@ -59,7 +59,7 @@ class JobState:
         restore_failures: In a row.
         storage: Whether checkpoints can be read and written.
         waiting: Workers without enough to do, by name, in the order in which they asked.
-        look_at: Members for which there may be work now; None: all.
+        look_at: Waiting workers for which there may be work now; None: all.
         is_deciding: The executor decides on the epoch that was validated last.
         stops_with: The first cut that is new enough for an asked stop.
         stop_rests_by: An asked stop waits no longer for workers, on the job's clock.
