@@ -10,7 +10,6 @@ from ctr_pipeline.config.label_values import LabelValues, as_written
 from ctr_pipeline.config.loader import LoadedConfig, config_from_mapping, load_config
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.errors import DataError, RunFolderError
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.results import RunResult, headline, metrics_html
 from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 from ctr_pipeline.progress import Progress, SilentProgress
@@ -52,9 +51,9 @@ def run(
     from ctr_pipeline.pipeline.run import run_pipeline
 
     if isinstance(config, Mapping):
-        loaded = config_from_mapping(config, overrides, check_model=check_model)
+        loaded = config_from_mapping(config, overrides)
     else:
-        loaded = load_config(Path(config), overrides, check_model=check_model)
+        loaded = load_config(Path(config), overrides)
     return run_pipeline(
         loaded, resume=resume, overwrite=overwrite, progress=progress or SilentProgress()
     )

@@ -18,7 +18,6 @@ from ctr_pipeline.cli.session import CommandSession
 from ctr_pipeline.config.key_facts import field_at
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.config.models import Config
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.optimizer import OptimizerName
 from tests.paper_snippets import ROOT, blocks, commands, inline_code, papers, text_of
@@ -205,7 +204,7 @@ def test_config_keys_in_the_text_exist(paper):
             continue
         assert schema_of(found[1]), code
         if found[2]:
-            config_from_mapping(ROWS, [f"{found[1]}={found[2]}"], check_model=check_model)
+            config_from_mapping(ROWS, [f"{found[1]}={found[2]}"])
 
 
 def test_remedies_name_config_keys_that_exist():
@@ -239,7 +238,7 @@ def test_yaml_is_a_valid_config_or_part_of_one(block):
     content = yaml.safe_load(block.text)
     if "table" not in content:
         content = ({} if "query" in content.get("data", {}) else ROWS) | content
-    loaded = config_from_mapping(content, check_model=check_model)
+    loaded = config_from_mapping(content)
     assert loaded.config.data.training_rows
 
 
@@ -251,7 +250,7 @@ def test_yaml_in_the_text_is_a_valid_part_of_a_config(paper):
         content = yaml.safe_load(code)
         if "data" in content:
             content["data"].setdefault("train", "rows.csv")
-        loaded = config_from_mapping({**ROWS, **content}, check_model=check_model)
+        loaded = config_from_mapping({**ROWS, **content})
         assert set(content) <= loaded.config.model_fields_set, code
 
 
@@ -259,7 +258,7 @@ def test_the_page_of_models_has_all_models_and_their_keys():
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.*)\|$", text_of("docs/models.md"), re.MULTILINE)
     common = {"name", "embedding_dim", "hidden_units", "dropout"}
     written = {name: set(re.findall(r"`(\w+)`", keys)) - common for name, keys in rows}
-    assert written == {name: set(kind.keys) - common for name, kind in MODELS.items()}
+    assert written == {name: set(kind.model_fields) - common for name, kind in MODELS.items()}
 
 
 def test_the_page_of_training_has_all_optimizers():

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from ctr_pipeline.cli.main import main
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.specs.model_kinds import CustomModelConfig
 from tests.paper_snippets import Block, blocks, commands, papers, text_of
 
 MODEL_FILE = "def build_model("
@@ -92,7 +92,7 @@ def test_the_model_of_the_users_own_is_built(tmp_path):
     (block,) = [block for block in PYTHON if MODEL_FILE in block.text]
     file = tmp_path / "my_model.py"
     file.write_text(block.text, encoding="utf-8")
-    config = ModelConfig(name="custom", file=str(file), options={"units": 4})
+    config = CustomModelConfig(file=str(file), options={"units": 4})
     signature = ModelSignature(num_fields=2, embedding_dim=8, num_numbers=1, base_rate=0.25)
     model = build_model(config, signature, seed=0)
     shapes = {"embeddings": (3, 2, 8), "linear": (3, 2), "numbers": (3, 1)}

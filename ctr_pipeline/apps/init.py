@@ -17,7 +17,7 @@ from ctr_pipeline.apps.tables import inspect_table, named_by_options, said_keys,
 from ctr_pipeline.config import config_from_mapping
 from ctr_pipeline.config.label_values import opposite_of
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import ModelConfig, TrainConfig
+from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.config.yaml_source import flow_yaml
 from ctr_pipeline.dataset.ingest import check_division
 from ctr_pipeline.dataset.inspection import format_of_address, inspect_source
@@ -31,7 +31,7 @@ from ctr_pipeline.pipeline.stages.columns import no_feature
 from ctr_pipeline.pipeline.stages.labels import choose_label_values, find_label, label_rate_of
 from ctr_pipeline.progress import Progress
 from ctr_pipeline.specs.columns import ColumnType
-from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.model_kinds import MODELS, DeepFMConfig
 from ctr_pipeline.transforms.base import Transform
 
 _SAID = {
@@ -264,7 +264,7 @@ def render_config(name: str, data: dict[str, Any], decided: HeadDecisions) -> st
     """Renders the config as commented YAML."""
     source = decided.source
     split = data.get("split", {"valid": 0.1, "test": 0.1, "by": "order"})
-    model, train = ModelConfig(), TrainConfig()
+    model, train = DeepFMConfig(), TrainConfig()
     lines = [
         "# Written by ctrpipe init from the head of the data. 'ctrpipe check' shows the plan,",
         "# 'ctrpipe run' trains; 'ctrpipe schema' explains every key to your editor.",

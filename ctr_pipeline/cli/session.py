@@ -94,15 +94,12 @@ class CommandSession:
     def load(self, path: Path, overrides: Sequence[str] | None) -> "LoadedConfig":
         """Reads the config, with all checks that need no data."""
         from ctr_pipeline.config import load_config
-        from ctr_pipeline.models.checking import check_model
 
         if address_of(path) is not None:
             from ctr_pipeline.pipeline.run_folder import find_run
 
             path = find_run(path).path
-        loaded = load_config(
-            path, overrides or (), check_model=check_model, find_header=_find_header
-        )
+        loaded = load_config(path, overrides or (), find_header=_find_header)
         self.run_folder = loaded.config.run_folder
         conceal_values(loaded.config.has_sensitive_columns)
         return loaded

@@ -11,7 +11,7 @@ from ctr_pipeline.config.explanations import lacks_column, nearest
 from ctr_pipeline.config.key_facts import default_at, keys_with
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
-from ctr_pipeline.config.models import Config, RuntimeConfig
+from ctr_pipeline.config.models import Config, EarlyStopping, RuntimeConfig
 from ctr_pipeline.config.ranges import ALL_COLUMNS
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import cross_name
@@ -36,6 +36,7 @@ def check_consistency(values: dict[str, Any], source: Source) -> None:
     _check_splits(values, source)
     _check_runtime(values, source)
     _check_ensemble(values, source)
+    _check_plateau(values, source)
     _check_refit(values, source)
     _check_target(values, source)
     entries = value_at(values, ("features",))
@@ -284,10 +285,34 @@ def _check_ensemble(values: dict[str, Any], source: Source) -> None:
             ("train", "ensemble_models"),
             f"names {num_kinds} kinds for {size} models; raise train.ensemble or name fewer",
         )
+    dim = value_at(values, ("model", "embedding_dim"))
+    for index, kind in enumerate(kinds if num_kinds else ()):
+        if isinstance(kind, dict) and kind.get("embedding_dim", dim) != dim:
+            source.add(
+                ("train", "ensemble_models", index, "embedding_dim"),
+                "all models of an ensemble have model.embedding_dim; leave it out here",
+            )
     if size > 1 and _launcher_kind(values) is not None:
         source.add(
             ("train", "ensemble"),
             "an ensemble is trained in one process; set runtime.mode: local, or ensemble: 1",
+        )
+
+
+def _check_plateau(values: dict[str, Any], source: Source) -> None:
+    """A learning rate that is reduced only after training has stopped is never reduced."""
+    schedule, stopping = ("train", "learning_rate_schedule"), ("train", "early_stopping")
+    if value_at(values, (*schedule, "name")) != "reduce_on_plateau":
+        return
+    if "early_stopping" in (values.get("train") or {}) and value_at(values, stopping) is None:
+        return
+    waits = value_at(values, (*schedule, "patience")) or 1
+    stops = value_at(values, (*stopping, "patience")) or EarlyStopping().patience
+    if isinstance(waits, int) and isinstance(stops, int) and waits >= stops:
+        source.add(
+            schedule,
+            f"a patience of {waits} epochs reduces nothing before train.early_stopping.patience, "
+            f"{stops}, stops the training; raise that",
         )
 
 

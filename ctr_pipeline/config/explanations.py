@@ -13,6 +13,8 @@ from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
 from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedgerConfig
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.specs.course import WorkersConfig
+from ctr_pipeline.specs.model_kinds import ModelConfig, nearest_model_name
+from ctr_pipeline.specs.section import NamedSection
 from ctr_pipeline.transforms import TRANSFORMS
 from ctr_pipeline.transforms.base import Transform
 
@@ -149,6 +151,14 @@ def explain_errors(errors: Sequence[ErrorDetails], values: dict[str, Any], sourc
         path = _path_in_values(error["loc"], values)
         if error["type"] == "missing":
             path = (*path, str(error["loc"][-1]))
+        if (
+            error["type"] == "too_short"
+            and len(value_at(values, path)) >= error["ctx"]["min_length"]
+        ):
+            # Entries that are wrong are not counted, and are told of themselves.
+            continue
+        if error["type"] == "union_tag_invalid" and "name" in value_at(values, path):
+            path = (*path, "name")
         message, suggestion = _explain(error, path, values)
         if (path, message) not in seen:
             seen.add((path, message))
@@ -165,9 +175,9 @@ def _explain(error: ErrorDetails, path: KeyPath, values: Any) -> tuple[str, str 
     if kind == "value_error":
         return str(context["error"]), None
     if kind == "union_tag_invalid":
-        return _unknown_transform(str(context["tag"]))
+        return _unknown_name(str(context["tag"]), _sections_at(error["loc"]))
     if kind in {"union_tag_not_found", "model_attributes_type"}:
-        return _explain_transform_shape(found)
+        return _explain_shape(found, _sections_at(error["loc"]))
     if kind == "literal_error" and path == ("features",):
         return f"expected auto or a list of entries, found {describe(found)}", "auto"
     if kind == "literal_error":
@@ -229,6 +239,8 @@ def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
         )
     if _OPTIONS_ELSEWHERE.get(key) in known:
         return "unknown key", _OPTIONS_ELSEWHERE[key]
+    if owners := _owners_of(key, loc):
+        return f"'{loc[-2]}' has no key '{key}'; it belongs to {', '.join(owners)}", None
     if key in elsewhere:
         return "unknown key here", elsewhere[key]
     if key in _ELSEWHERE and not is_transform:
@@ -242,12 +254,27 @@ def _explain_unknown_key(loc: Sequence[str | int]) -> tuple[str, str | None]:
     return f"unknown key; known here: {', '.join(known) or 'none'}", None
 
 
-def _explain_transform_shape(found: Any) -> tuple[str, str | None]:
+def _owners_of(key: str, loc: Sequence[str | int]) -> list[str]:
+    """Names of the other kinds of a section that have a key; none if it is of one kind."""
+    if len(loc) < 2:
+        return []
+    return [
+        section.model_fields["name"].default
+        for section in _sections_at(loc[:-2])
+        if issubclass(section, NamedSection) and key in section.model_fields
+    ]
+
+
+def _explain_shape(found: Any, kinds: Sequence[type[BaseModel]]) -> tuple[str, str | None]:
+    """What is wrong with something that names no kind of a section, or no transform."""
+    if issubclass(kinds[0], NamedSection):
+        example = kinds[0].model_fields["name"].default
+        return f"expected a mapping such as {{name: {example}}}, found {describe(found)}", None
     example = "write a name such as log, or a name with options such as {hash: {buckets: 1000}}"
     if isinstance(found, dict) and len(found) == 1:
         ((name, options),) = found.items()
         if name not in TRANSFORMS:
-            return _unknown_transform(str(name))
+            return _unknown_name(str(name), kinds)
         message = f"the options of {name} must be a mapping, found {describe(options)}"
         return f"{message}; for example {TRANSFORMS[name].example}", None
     if isinstance(found, dict) and found:
@@ -256,9 +283,15 @@ def _explain_transform_shape(found: Any) -> tuple[str, str | None]:
     return f"{example}; found {describe(found)}", None
 
 
-def _unknown_transform(name: str) -> tuple[str, str | None]:
-    known = ", ".join(TRANSFORMS)
-    return f"unknown transform '{name}'; known: {known}", nearest(name, TRANSFORMS)
+def _unknown_name(name: str, kinds: Sequence[type[BaseModel]]) -> tuple[str, str | None]:
+    """What is wrong with a name that is none of several sections, or of transforms."""
+    first = kinds[0]
+    if not issubclass(first, NamedSection):
+        known = list(TRANSFORMS)
+        return f"unknown transform '{name}'; known: {', '.join(known)}", nearest(name, known)
+    known = [kind.model_fields["name"].default for kind in kinds]
+    near = nearest_model_name(name) if issubclass(first, ModelConfig) else nearest(name, known)
+    return f"unknown {first.noun} '{name}'; known: {', '.join(known)}", near
 
 
 def _is_label(step: str | int) -> bool:
@@ -335,14 +368,21 @@ def _sections_at(loc: Sequence[str | int]) -> list[type[BaseModel]]:
     for step in loc:
         if isinstance(step, int) or _is_label(step):
             continue
-        if step in TRANSFORMS and TRANSFORMS[step] in sections:
-            sections = [TRANSFORMS[step]]
+        named = [section for section in sections if _is_named(section, step)]
+        if named:
+            sections = named
             continue
         for section in sections:
             if step in section.model_fields:
                 sections = models_in(section.model_fields[step].annotation)
                 break
     return sections
+
+
+def _is_named(section: type[BaseModel], name: str) -> bool:
+    """Whether a section is the one of a union whose `name` is this."""
+    is_one_of_several = issubclass(section, NamedSection | Transform)
+    return is_one_of_several and section.model_fields["name"].default == name
 
 
 def _paths_by_key() -> dict[str, str]:

@@ -16,7 +16,7 @@ from ctr_pipeline.config.explanations import describe, explain_errors
 from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path, put_at, value_at
 from ctr_pipeline.config.kubernetes import KubernetesConfig
 from ctr_pipeline.config.merging import merge_problems
-from ctr_pipeline.config.models import Config, ModelConfig, working_copy
+from ctr_pipeline.config.models import Config, working_copy
 from ctr_pipeline.config.ranges import RangeError, expand_range
 from ctr_pipeline.config.resolved import (
     GIVEN_FEATURES,
@@ -30,12 +30,6 @@ from ctr_pipeline.config.yaml_source import Place, Source, parse_yaml
 from ctr_pipeline.config.yaml_syntax import read_yaml_text, syntax_problem
 from ctr_pipeline.errors import ConfigError, ConfigProblem
 from ctr_pipeline.storage.folder_commits import stored_address
-
-ModelCheck = Callable[..., Sequence[str]]
-"""Says what is wrong with a `model:` section, one sentence a problem.
-
-It is told the kinds of an ensemble's models as well, where they are given: they may use other keys.
-"""
 
 HeaderSearch = Callable[[Mapping[str, Any]], Sequence[str]]
 """The columns of the data that a `data:` section names; none where they cannot be told."""
@@ -93,7 +87,6 @@ def load_config(
     path: Path,
     overrides: Sequence[str] = (),
     *,
-    check_model: ModelCheck | None = None,
     find_header: HeaderSearch | None = None,
 ) -> LoadedConfig:
     """Reads a config file, or the one that a run folder holds.
@@ -104,7 +97,6 @@ def load_config(
     Args:
         path: The YAML file, or a run folder.
         overrides: Texts such as `train.epochs=2`; the value is YAML, later ones win.
-        check_model: What else the `model:` section must fulfil.
         find_header: Asked where something is wrong, so that columns the data lacks are told of in
             the same round; where nothing is, whoever reads the data tells.
 
@@ -128,7 +120,7 @@ def load_config(
         given = values.pop(GIVEN_FEATURES, None)
         if given is not None and not any(_sets_output(override) for override in overrides):
             values["features"] = given
-    return _finish(source, overrides, check_model, find_header, text=text, path=path)
+    return _finish(source, overrides, find_header, text=text, path=path)
 
 
 def load_kubernetes(path: Path, overrides: Sequence[str] = ()) -> KubernetesConfig:
@@ -180,8 +172,6 @@ def _place_own(values: dict[str, Any], folder: Path) -> None:
 def config_from_mapping(
     mapping: Mapping[str, Any],
     overrides: Sequence[str] = (),
-    *,
-    check_model: ModelCheck | None = None,
 ) -> LoadedConfig:
     """A config from nested dictionaries and lists, for notebooks.
 
@@ -189,13 +179,12 @@ def config_from_mapping(
         ConfigError: With every problem found.
     """
     source = Source("config", deepcopy(dict(mapping)))
-    return _finish(source, overrides, check_model, None, text="", path=None)
+    return _finish(source, overrides, None, text="", path=None)
 
 
 def _finish(
     source: Source,
     overrides: Sequence[str],
-    check_model: ModelCheck | None,
     find_header: HeaderSearch | None,
     *,
     text: str,
@@ -207,7 +196,7 @@ def _finish(
     for override in overrides:
         _apply_override(override, source)
     _expand_ranges(source)
-    values = _as_model_values(source.values)
+    values = _as_tuples(source.values)
     config: Config | None = None
     try:
         config = Config.model_validate(values)
@@ -216,10 +205,10 @@ def _finish(
     if config is not None and config.features != "auto":
         for index, message in merge_problems(config.features):
             source.add(("features", index), message)
+    if config is not None:
+        _check_members(config, source)
     check_consistency(values, source)
-    if check_model is not None:
-        _check_model(values, check_model, source)
-    check_search_space(values, source, lambda changed: _messages(changed, check_model))
+    check_search_space(values, source, _messages)
     data = value_at(source.values, ("data",))
     if source.problems and find_header is not None and isinstance(data, dict):
         header = find_header(data)
@@ -230,7 +219,7 @@ def _finish(
     return LoadedConfig(config, text, path, tuple(overrides), source)
 
 
-def _messages(values: dict[str, Any], check_model: ModelCheck | None) -> list[str]:
+def _messages(values: dict[str, Any]) -> list[str]:
     """What is wrong with plain values, each problem as its key and message."""
     source = Source("", values)
     try:
@@ -238,8 +227,6 @@ def _messages(values: dict[str, Any], check_model: ModelCheck | None) -> list[st
     except ValidationError as error:
         explain_errors(error.errors(include_url=False), values, source)
     check_consistency(values, source)
-    if check_model is not None:
-        _check_model(values, check_model, source)
     return [f"{problem.key}: {problem.message}" for _, problem in source.problems]
 
 
@@ -315,36 +302,11 @@ def _as_tuples(value: Any) -> Any:
     return value
 
 
-def _as_model_values(values: dict[str, Any]) -> dict[str, Any]:
-    """The plain values as the models take them; `model.options` stays as it was written."""
-    converted: dict[str, Any] = _as_tuples(values)
-    options = value_at(values, ("model", "options"))
-    if options is not None:
-        put_at(converted, ("model", "options"), options)
-    return converted
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
-def _check_model(values: dict[str, Any], check_model: ModelCheck, source: Source) -> None:
-    section = value_at(values, ("model",))
-    members = value_at(values, ("train", "ensemble_models"))
-    kinds = [kind for kind in members if isinstance(kind, str)] if _is_list(members) else []
-    if section is None and kinds:
-        section = {}
-    if not isinstance(section, dict):
-        return
+def _check_members(config: Config, source: Source) -> None:
+    """Adds what is wrong with models of an ensemble, each with the keys that `model` has for it."""
     try:
-        model = ModelConfig.model_validate(section)
-    except ValidationError:
-        # Its name is worth checking even where another key is wrong.
-        name = section.get("name")
-        if not isinstance(name, str):
-            return
-        model = ModelConfig.model_construct(_fields_set={"name"}, name=name)
-    for message in check_model(model, kinds) if kinds else check_model(model):
-        key = next((key for key in section if f"'{key}'" in message), "name")
-        is_of_kind = key == "name" and any(f"'{kind}'" in message for kind in kinds)
-        source.add(("train", "ensemble_models") if is_of_kind else ("model", key), message)
+        _ = config.member_models
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        source.add(("train", "ensemble_models"), f"with the keys of model: {reason}")

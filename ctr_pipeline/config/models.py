@@ -27,8 +27,8 @@ from ctr_pipeline.features import SequenceSpec, VectorSpec, cross_name
 from ctr_pipeline.specs.course import RowLifecycle, Supervision, TrainingCourse, UpdateRule
 from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.launchers import LAUNCHERS
-from ctr_pipeline.specs.learning_rate_scaling import GlobalBatch, LearningRateScaling
-from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.learning_rate import GlobalBatch, LearningRateScaling
+from ctr_pipeline.specs.model_kinds import AnyModel, DeepFMConfig, ModelConfig, member_model
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.section import (
     IS_PATH,
@@ -37,7 +37,6 @@ from ctr_pipeline.specs.section import (
     NO_MODEL,
     OF_FILES,
     SERVERS_ONLY,
-    LayerWidths,
     NotSearched,
     Section,
 )
@@ -629,91 +628,6 @@ class FeatureEntry(Section):
         return (self.columns,) if isinstance(self.columns, str) else self.columns
 
 
-Widths = tuple[Annotated[int, Field(ge=1)], ...]
-
-
-class ModelConfig(Section):
-    """The architecture. A model uses the keys it names and refuses the others."""
-
-    name: str = Field(default="deepfm", description=f"{' | '.join(MODELS)}.")
-    embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
-    hidden_units: Annotated[Widths, LayerWidths(on_inputs=True)] = Field(
-        default=(128, 64), description="Layer sizes of the deep part."
-    )
-    dropout: float = Field(
-        default=0.2, ge=0, lt=1, description="Share of hidden units dropped after each layer."
-    )
-    cross_layers: int = Field(
-        default=2, ge=1, le=16, description="dcn, dcnv2: number of cross layers."
-    )
-    cross_rank: int | None = Field(
-        default=None,
-        ge=1,
-        description="dcnv2: rank of the matrices of the cross layers; null: full matrices.",
-    )
-    cin_layers: Annotated[Widths, LayerWidths()] = Field(
-        default=(16, 16), description="xdeepfm: feature maps of the compressed interaction layers."
-    )
-    attention_layers: int = Field(
-        default=2, ge=1, le=16, description="autoint: number of interacting layers."
-    )
-    attention_heads: int = Field(
-        default=2, ge=1, le=64, description="autoint: attention heads of a layer."
-    )
-    attention_units: int = Field(default=16, ge=1, le=1024, description="autoint: units of a head.")
-    senet_reduction: int = Field(
-        default=3,
-        ge=1,
-        description="fibinet: reduction ratio of the squeeze-excitation network that weighs "
-        "fields.",
-    )
-    bilinear: Literal["all", "each", "interaction"] = Field(
-        default="interaction",
-        description="fibinet: one matrix for all pairs of fields, one per field, or one per pair.",
-    )
-    mask_blocks: int = Field(default=3, ge=1, le=16, description="masknet: number of blocks.")
-    mask_block_units: int = Field(default=64, ge=1, description="masknet: units of a block.")
-    mask_units: int = Field(
-        default=64, ge=1, description="masknet: hidden units of the network that makes a mask."
-    )
-    mask_structure: Literal["parallel", "serial"] = Field(
-        default="parallel", description="masknet: blocks side by side, or one after another."
-    )
-    second_hidden_units: Annotated[Widths | None, LayerWidths(on_inputs=True)] = Field(
-        default=None,
-        description="finalmlp: layer sizes of the second stream; null: those of hidden_units.",
-    )
-    fusion_heads: int = Field(
-        default=1,
-        ge=1,
-        description="finalmlp: number of heads of the bilinear fusion of the streams.",
-    )
-    bottom_units: Annotated[Widths, LayerWidths()] = Field(
-        default=(64,),
-        description="dlrm: layer sizes of the bottom network, before its layer of embedding_dim "
-        "units.",
-    )
-    target: str | None = Field(
-        default=None,
-        description="din: the feature, such as the item shown, with which the elements of "
-        "sequences are compared.",
-    )
-    activation_units: Annotated[Widths, LayerWidths()] = Field(
-        default=(36,), description="din: layer sizes of the network that weighs elements."
-    )
-    file: Annotated[str | None, IS_PATH] = Field(
-        default=None,
-        description="custom: a Python file that defines build_model(inputs, options).",
-    )
-    options: dict[str, Any] = Field(default={}, description="custom: passed to build_model.")
-
-    @model_validator(mode="after")
-    def _custom_has_file(self) -> "ModelConfig":
-        if (self.name == "custom") != (self.file is not None):
-            raise ValueError("`file` belongs to name: custom, and name: custom needs it")
-        return self
-
-
 class EmbeddingTraining(RowLifecycle):
     """Training of embedding rows: the linear weight and the vector."""
 
@@ -818,11 +732,11 @@ class TrainConfig(TrainingCourse):
         description="Number of models that are trained one after another, with consecutive "
         "seeds, and exported as one model whose logit is the mean of theirs.",
     )
-    ensemble_models: Annotated[tuple[str, ...] | None, _ONE_MODEL] = Field(
+    ensemble_models: Annotated[tuple[AnyModel, ...] | None, _ONE_MODEL] = Field(
         default=None,
         min_length=1,
-        description="Architectures of the ensemble's models, in turn, each with the keys of "
-        "`model` that it uses; null: all are model.name.",
+        description="Architectures of the ensemble's models, in turn: names, or sections as "
+        "`model`, which has the keys that they leave out; null: all are as `model`.",
     )
     init_from: Annotated[EarlierRun | str | None, IS_PATH, _ROWS] = Field(
         default=None,
@@ -836,6 +750,13 @@ class TrainConfig(TrainingCourse):
     def earlier_run(self) -> EarlierRun | None:
         """The run that training begins from; None: from the start."""
         return EarlierRun(run=self.init_from) if isinstance(self.init_from, str) else self.init_from
+
+    @field_validator("ensemble_models", mode="before")
+    @classmethod
+    def _named_alone(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple({"name": one} if isinstance(one, str) else one for one in value)
 
     @field_validator("init_from")
     @classmethod
@@ -1248,7 +1169,7 @@ class Config(Section):
         description="auto, or what becomes of each column. Entries of one column are merged key by "
         "key, later ones win; with `auto` among them, the statistics decide what they leave open.",
     )
-    model: ModelConfig = Field(default=ModelConfig(), description="The architecture.")
+    model: AnyModel = Field(default=DeepFMConfig(), description="The architecture.")
     train: TrainConfig = Field(default=TrainConfig(), description="Training.")
     evaluation: Annotated[EvaluationConfig, MAY_CHANGE, NO_MODEL] = Field(
         default=EvaluationConfig(), description="Metrics."
@@ -1295,6 +1216,20 @@ class Config(Section):
     @classmethod
     def _is_place(cls, value: str) -> str:
         return _require_place(value)
+
+    @property
+    def member_models(self) -> tuple[ModelConfig, ...]:
+        """Architectures that are trained, in turn: one, or those of an ensemble.
+
+        Raises:
+            ValidationError: Keys of `model` and of an entry of train.ensemble_models contradict.
+        """
+        entries = self.train.ensemble_models
+        return (
+            (self.model,)
+            if entries is None
+            else tuple(member_model(self.model, entry) for entry in entries)
+        )
 
     @property
     def stored_at(self) -> str | None:

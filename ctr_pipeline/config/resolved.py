@@ -65,6 +65,8 @@ def with_paths(config: Config, change: Callable[[str], str]) -> Config:
             value = getattr(section, name)
             if isinstance(value, Section):
                 update[name] = inside(value)
+            elif name == "ensemble_models" and value is not None:
+                update[name] = tuple(inside(one) for one in value)
             elif IS_PATH in info.metadata:
                 update[name] = changed(value)
         return section.model_copy(update=update)
@@ -131,9 +133,14 @@ def _values_of(config: Config) -> dict[str, Any]:
         values["features"] = _entries(config.features, values["features"])
     if config.tune is not None:
         values["tune"]["space"] = _without_nulls(values["tune"]["space"])
-    options = values["model"]["options"]
+    members = config.train.ensemble_models
+    if members is not None:
+        # What they leave open is as in `model`, also once that is changed.
+        given = [one.model_dump(include=one.model_fields_set) for one in members]
+        values["train"]["ensemble_models"] = [
+            one["name"] if len(one) == 1 else one for one in given
+        ]
     plain: dict[str, Any] = _plain(values)
-    plain["model"]["options"] = _plain(options)
     return plain
 
 

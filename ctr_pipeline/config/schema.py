@@ -5,6 +5,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from ctr_pipeline.config.models import Config
+from ctr_pipeline.specs.learning_rate import LearningRateSchedule
+from ctr_pipeline.specs.model_kinds import MODELS, ModelConfig
+from ctr_pipeline.specs.section import kinds_of
 from ctr_pipeline.transforms import TRANSFORMS
 
 
@@ -23,6 +26,17 @@ def json_schema() -> dict[str, Any]:
             "anyOf": [item, {"type": "array", "items": item, "minItems": 1}, {"type": "null"}],
             "default": None,
         }
+    for family in (ModelConfig, LearningRateSchedule):
+        for kind in kinds_of(family).values():
+            name = definitions[kind.__name__]["properties"]["name"]
+            name["description"] = f"Kind of the {family.noun}."
+    members = definitions["TrainConfig"]["properties"]["ensemble_models"]["anyOf"][0]
+    for place, key, names in (
+        (schema["properties"], "model", []),
+        (definitions["TrainConfig"]["properties"], "learning_rate_schedule", []),
+        (members, "items", [{"enum": list(MODELS)}]),
+    ):
+        place[key] = _any_kind(place[key], names)
     for shape in schema["properties"]["features"]["anyOf"]:
         if shape["type"] == "array":
             shape["items"] = {"anyOf": [shape["items"], {"const": "auto"}]}
@@ -33,6 +47,12 @@ def json_schema() -> dict[str, Any]:
         "patternProperties": {"^x-": {"description": "Of your own: a place for YAML anchors."}},
         "$defs": definitions,
     }
+
+
+def _any_kind(union: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
+    """A section of one of several kinds: without its name it is of the default one."""
+    left = {key: value for key, value in union.items() if key not in {"discriminator", "oneOf"}}
+    return {**left, "anyOf": [*others, *union["oneOf"]]}
 
 
 def _transform_schema() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ctr_pipeline.config.key_paths import (
     render_key_path,
     value_at,
 )
-from ctr_pipeline.config.models import Config, ModelConfig, SearchValues, TrainConfig
+from ctr_pipeline.config.models import Config, SearchValues, TrainConfig
 from ctr_pipeline.config.yaml_source import Source, dump_yaml, flow_yaml, parse_yaml
 from ctr_pipeline.specs.section import NotSearched
 
@@ -74,9 +74,8 @@ def check_search_space(values: dict[str, Any], source: Source, messages: Message
     known = _without_nested(known, source)
     # What a search cannot change need not be looked at again for each of its values.
     rest = {key: value for key, value in values.items() if key not in {"tune", "features"}}
-    for key, default in (("model", ModelConfig()), ("train", TrainConfig())):
-        # A part of what is a default as a whole can be searched: the rate of the optimizer.
-        rest[key] = _filled(rest.get(key, {}), default.model_dump())
+    # A part of what is a default as a whole can be searched: the rate of the optimizer.
+    rest["train"] = _filled(rest.get("train", {}), TrainConfig().model_dump())
     before = set(messages(rest))
     fit = [one for one in known if _check_alone(one, rest, before, messages, source)]
     _check_pairs(fit, rest, before, messages, source)
@@ -156,10 +155,12 @@ def _searchable(key: str) -> list[str]:
     """Dotted keys below `key` that hold values."""
     sections: list[type[BaseModel]] = [Config]
     for step in key.split("."):
-        sections = models_in(sections[0].model_fields[step].annotation)
+        fields = [one.model_fields[step] for one in sections if step in one.model_fields]
+        sections = [section for info in fields for section in models_in(info.annotation)]
     if not sections:
         return [] if key in _REFUSED else [key]
-    return [leaf for name in sections[0].model_fields for leaf in _searchable(f"{key}.{name}")]
+    names = dict.fromkeys(name for section in sections for name in section.model_fields)
+    return [leaf for name in names for leaf in _searchable(f"{key}.{name}")]
 
 
 def _without_nested(known: list[_Known], source: Source) -> list[_Known]:

@@ -1,5 +1,4 @@
 """The architectures: what makes one logit of embedding rows, linear weights and numbers.
 
-`specs/model_kinds.py` has each model's YAML name and keys without importing Keras; `build` builds
-them.
+`specs/model_kinds.py` has each model's keys of the config, without Keras; `build` builds them.
 """

@@ -8,16 +8,16 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.interacting_attention import InteractingAttention
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import AutoIntConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: AutoIntConfig, seed: int) -> Any:
     """Interacting layers over the fields, Eq. (9), and the deep part of Section 5.5.
 
     Dense numbers go into the deep and the linear part; the paper gives them embeddings.

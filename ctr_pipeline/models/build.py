@@ -7,10 +7,9 @@ from typing import Literal
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.models.inputs import ModelSignature, build_inputs
+from ctr_pipeline.specs.model_kinds import ModelConfig
 
 
 def build_model(
@@ -41,12 +40,9 @@ def build_model(
         only variables beside the trainable ones are states of seed generators.
 
     Raises:
-        ValueError: The section does not fit together, or there is no feature.
+        ValueError: There is no feature.
         ModelError: The user's own file is at fault.
     """
-    problems = check_model(config)
-    if problems:
-        raise ValueError("; ".join(problems))
     inputs = build_inputs(signature, seed=seed)
     with _computing_in(precision):
         architecture = import_module(f"ctr_pipeline.models.{config.name}")
@@ -54,11 +50,11 @@ def build_model(
     try:
         model = keras.Model(inputs.as_dict(), logit_B, name=config.name)
     except ValueError as error:
-        if config.file is None:
+        if config.code_file is None:
             raise
         raise ModelError(
             f"the layers make no model: {error}",
-            place=config.file,
+            place=config.code_file,
             remedy="Make the logits from the inputs given, each layer with a name of its own",
         ) from error
     _check_state(model, config)
@@ -85,10 +81,10 @@ def _check_state(model: keras.Model, config: ModelConfig) -> None:
         names = ", ".join(weight.path for weight in model.non_trainable_weights)
         raise ModelError(
             f"the model has state that gradients do not train: {names}",
-            place=config.file,
+            place=config.code_file,
             remedy="Leave out batch normalisation, frozen layers and counters",
         )
     if not model.trainable_weights:
         raise ModelError(
-            "the model has nothing to train", place=config.file, remedy="Give it a layer"
+            "the model has nothing to train", place=config.code_file, remedy="Give it a layer"
         )

@@ -22,15 +22,15 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import CustomModelConfig
 
 _FUNCTION = "build_model"
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: CustomModelConfig, seed: int) -> Any:
     """Runs the user's `build_model`.
 
     Returns:
@@ -40,8 +40,6 @@ def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
         ModelError: The file cannot be read or run, has no `build_model`, or that fails or returns
             something else; the place is `file:line` wherever there is one.
     """
-    if config.file is None:
-        raise ValueError("a custom model needs a file")
     file = Path(config.file)
     module = _load_module(file)
     function = getattr(module, _FUNCTION, None)

@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.cross import Cross
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import DCNConfig, DCNv2Config
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: DCNConfig, seed: int) -> Any:
     """Builds the cross network, Eq. (3), beside the deep network, Eq. (4).
 
     Each network has a head of its own, and the two logits are added, which is Eq. (5) and (6). The
@@ -30,7 +30,7 @@ def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
 
 def build_parallel(
     inputs: ModelInputs,
-    config: ModelConfig,
+    config: DCNConfig | DCNv2Config,
     seed: int,
     form: Literal["vector", "matrix"],
     rank: int | None = None,

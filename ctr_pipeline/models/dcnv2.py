@@ -6,12 +6,12 @@ Learning to Rank Systems" (arXiv:2008.13535).
 
 from typing import Any
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.dcn import build_parallel
 from ctr_pipeline.models.inputs import ModelInputs
+from ctr_pipeline.specs.model_kinds import DCNv2Config
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: DCNv2Config, seed: int) -> Any:
     """Builds cross layers beside the deep network, "parallel" in Section 3.4.
 
     The matrices are full, Eq. (1), or of `cross_rank`, Eq. (2). The linear term is added to the

@@ -8,16 +8,16 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.factorization_machine import FactorizationMachine
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import DeepFMConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: DeepFMConfig, seed: int) -> Any:
     """Eq. (1), ŷ = sigmoid(y_FM + y_DNN), before the sigmoid.
 
     y_FM is Eq. (2): the linear term and the pairs; y_DNN is Eq. (4); both read the same embeddings.

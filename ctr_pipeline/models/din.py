@@ -7,16 +7,16 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.local_activation import LocalActivation
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import DINConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: DINConfig, seed: int) -> Any:
     """The network of Figure 2, beside the linear term that all models here have.
 
     Its hidden layers are ReLU, as of all models here; the paper's are PReLU or Dice. Without

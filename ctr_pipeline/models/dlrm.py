@@ -8,16 +8,16 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.dot_interaction import DotInteraction
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import DLRMConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: DLRMConfig, seed: int) -> Any:
     """Section 2.1: a bottom network makes a vector of the numbers, which meets the embeddings.
 
     Inner products of all pairs, and the bottom's vector beside them, go through the top network,

@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.bilinear_interaction import BilinearInteraction
 from ctr_pipeline.models.layers.linear import Linear
@@ -16,9 +15,10 @@ from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.layers.squeeze_excitation import SqueezeExcitation
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import FiBiNETConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: FiBiNETConfig, seed: int) -> Any:
     """Eq. (11) before the sigmoid: the linear term and a deep part over bilinear interactions.
 
     The pairs of the embeddings and those of the weighed embeddings, Eq. (8), are the deep part's

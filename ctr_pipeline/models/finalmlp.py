@@ -8,16 +8,16 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.bilinear_fusion import BilinearFusion
 from ctr_pipeline.models.layers.feature_gate import FeatureGate
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import FinalMLPConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: FinalMLPConfig, seed: int) -> Any:
     """Two gated networks over the same input, Section 3.1 and 3.2, and their fusion, Eq. (6).
 
     The linear term comes on top of the paper's two streams.

@@ -8,16 +8,16 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mask_block import MaskBlock
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import MaskNetConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: MaskNetConfig, seed: int) -> Any:
     """Section 3.4: blocks over the normalised embeddings, guided by the embeddings themselves.
 
     Side by side their outputs go through the deep part; one after another the last one's does.

@@ -7,15 +7,15 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import WideAndDeepConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: WideAndDeepConfig, seed: int) -> Any:
     """Eq. (3): the wide term, linear in ids and numbers, plus the deep term.
 
     The wide part sees every id and number; the paper's hand-made cross products are ids too, made

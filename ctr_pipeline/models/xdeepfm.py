@@ -8,16 +8,16 @@ from typing import Any
 
 import keras
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.inputs import ModelInputs
 from ctr_pipeline.models.layers.compressed_interaction import CompressedInteraction
 from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
+from ctr_pipeline.specs.model_kinds import XDeepFMConfig
 
 
-def build(inputs: ModelInputs, config: ModelConfig, seed: int) -> Any:
+def build(inputs: ModelInputs, config: XDeepFMConfig, seed: int) -> Any:
     """The output unit, Eq. (10), before the sigmoid: linear, deep and interaction terms.
 
     Returns:

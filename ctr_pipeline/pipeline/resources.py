@@ -4,7 +4,7 @@ import logging
 
 from ctr_pipeline.config.key_facts import keys_with
 from ctr_pipeline.config.loader import LoadedConfig
-from ctr_pipeline.config.models import ModelConfig, RuntimeConfig
+from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.machine import (
     ThreadShares,
@@ -15,7 +15,7 @@ from ctr_pipeline.machine import (
     memory_bytes,
 )
 from ctr_pipeline.specs.course import WorkersConfig
-from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.model_kinds import ModelConfig
 from ctr_pipeline.specs.section import LayerWidths
 
 _BYTES_A_PARAMETER = 8
@@ -79,9 +79,8 @@ def find_huge_layers(
         None if training may fit; the rest of a model and its rows are not looked at.
     """
     available = memory_bytes() if available_bytes is None else available_bytes
-    used = MODELS[model.name].keys if model.name in MODELS else frozenset()
-    for key, kind in keys_with(ModelConfig, LayerWidths).items():
-        widths = getattr(model, key) if key in used else None
+    for key, kind in keys_with(type(model), LayerWidths).items():
+        widths = getattr(model, key)
         if not widths:
             continue
         first = num_inputs if kind.on_inputs else 0

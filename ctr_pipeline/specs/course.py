@@ -5,8 +5,9 @@ A new one is its field here, and its use.
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from ctr_pipeline.specs.learning_rate import AnySchedule, ConstantRate
 from ctr_pipeline.specs.section import (
     MAY_CHANGE,
     MAY_CHANGE_FROM_STEP_ON,
@@ -15,28 +16,6 @@ from ctr_pipeline.specs.section import (
     NotSearched,
     Section,
 )
-
-
-class LearningRateSchedule(Section):
-    """Factor on every learning rate as training goes on."""
-
-    name: Literal["constant", "cosine", "exponential"] = Field(
-        default="constant", description="Shape of the schedule after the warm-up."
-    )
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up from 0.")
-    decay_steps: int | None = Field(
-        default=None, ge=1, description="cosine: steps to the floor; exponential: steps per decay."
-    )
-    decay_rate: float = Field(
-        default=0.96, gt=0, le=1, description="exponential: factor per decay."
-    )
-    floor: float = Field(default=0.0, ge=0, le=1, description="Smallest factor.")
-
-    @model_validator(mode="after")
-    def _has_length(self) -> "LearningRateSchedule":
-        if self.name != "constant" and self.decay_steps is None:
-            raise ValueError(f"{self.name} needs decay_steps")
-        return self
 
 
 class TrainingCourse(Section):
@@ -52,8 +31,8 @@ class TrainingCourse(Section):
         default=0, ge=0, lt=2**63, description="Seed of row order, dropout and initial values."
     )
     shuffle: bool = Field(default=True, description="Shuffle the rows anew in every epoch.")
-    learning_rate_schedule: Annotated[LearningRateSchedule, MAY_CHANGE_FROM_STEP_ON] = Field(
-        default=LearningRateSchedule(), description="Factor on every learning rate over time."
+    learning_rate_schedule: Annotated[AnySchedule, MAY_CHANGE_FROM_STEP_ON] = Field(
+        default=ConstantRate(), description="Factor on every learning rate over time."
     )
     gradient_clip_norm: Annotated[float | None, MAY_CHANGE_FROM_STEP_ON] = Field(
         default=None, gt=0, description="Largest norm of the dense gradient; null: no bound."

@@ -5,11 +5,12 @@ holds for all keys below it.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, Union
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 S = TypeVar("S", bound="Section")
+M = TypeVar("M", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,63 @@ def _completed(given: dict[str, Any], default: Section, *, fill: bool = False) -
     # One that names another optimizer does not begin with this one's learning rate.
     fill = (fill or lacks) and "name" not in given
     completed = {**(default.model_dump(exclude_unset=True) if fill else {}), **given}
+    if isinstance(default, NamedSection):
+        # Of several kinds, the default one is meant.
+        completed.setdefault("name", default.name)
     for key in fields:
         inner = getattr(default, key)
         if isinstance(given.get(key), dict) and isinstance(inner, Section):
             completed[key] = _completed(given[key], inner, fill=fill)
     return completed
+
+
+class NamedSection(Section):
+    """One of several kinds of a section, told apart by their `name`.
+
+    A kind is a subclass that gives `name` its value, as `Literal["cosine"]`, and has its own keys.
+    """
+
+    noun: ClassVar[str]
+    """What all kinds are, for messages."""
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_defaults_of_others(cls, given: Any) -> Any:
+        """Leaves out keys of other kinds that say no more than those kinds' defaults do.
+
+        A resolved config spells out every key, and may be given another name afterwards.
+        """
+        if not isinstance(given, dict):
+            return given
+        others = kinds_of(cls._family()).values()
+        return {
+            key: value
+            for key, value in given.items()
+            if key in cls.model_fields
+            or not any(
+                key in other.model_fields and other.model_fields[key].default == value
+                for other in others
+            )
+        }
+
+    @classmethod
+    def _family(cls) -> "type[NamedSection]":
+        """The class whose subclasses are the kinds."""
+        return next(one for one in cls.__mro__ if NamedSection in one.__bases__)
+
+
+def kinds_of(family: type[M]) -> dict[str, type[M]]:
+    """Returns the subclasses that give `name` a value, by it, in the order of their definitions."""
+    found: dict[str, type[M]] = {}
+    for one in family.__subclasses__():
+        if isinstance(name := one.model_fields["name"].default, str):
+            found[name] = one
+        found |= kinds_of(one)
+    return found
+
+
+def union_of(family: type[BaseModel]) -> Any:
+    """Returns the union of these subclasses, told apart by their names."""
+    return Annotated[Union[tuple(kinds_of(family).values())], Field(discriminator="name")]  # noqa: UP007

@@ -24,7 +24,7 @@ from ctr_pipeline.dataset.order import BatchesLeft, EpochOrder
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.errors import CheckpointError
 from ctr_pipeline.progress import ProgressTask
-from ctr_pipeline.specs.learning_rate_scaling import scale_of
+from ctr_pipeline.specs.learning_rate import scale_of
 from ctr_pipeline.storage.commit_log import FencedError
 from ctr_pipeline.training.batches import EVERY_BATCH, Batch, Turn, position_after
 from ctr_pipeline.training.checkpoint import Checkpoint, Checkpoints
@@ -308,9 +308,8 @@ class ReplicaTrainer(Trainer):
                     parts,
                 )
             )
-        factor = self._arithmetic.learning_rate_factor(state.step + 1) * scale_of(
-            self._config.scale_learning_rate, num_batches
-        )
+        factor = self._learning_rate_factor(state.step + 1, state.position.epoch)
+        factor *= scale_of(self._config.scale_learning_rate, num_batches)
         of_all_runs = state.earlier_steps + state.step + 1
         total = self._replicas.add(Pace(state.step + 1, of_all_runs, factor), shares)
         self._lap(Stage.AWAIT_UPDATES)

@@ -17,7 +17,6 @@ from ctr_pipeline.kernels.numbers import LARGEST_SCALED
 from ctr_pipeline.specs.course import TrainingCourse
 from ctr_pipeline.training.batches import Position
 from ctr_pipeline.training.compiled import CompiledModel
-from ctr_pipeline.training.schedule import learning_rate_factor
 
 Floats = NDArray[np.float32]
 
@@ -27,16 +26,12 @@ class StepGradients:
     """Gradients of one batch, ready for the optimizers.
 
     Attributes:
-        step: Number of the step, from 1.
-        learning_rate_factor: Factor of the schedule at this step.
         loss_sum: Weighted sum of the rows' logloss; finite.
         parameters_P: Gradient of the mean loss with its norm bounded, float32 [P].
         linear_BF1: Gradient of the loss sum with respect to the rows' linear weights.
         embeddings_BFD: The same with respect to their embeddings.
     """
 
-    step: int
-    learning_rate_factor: float
     loss_sum: float
     parameters_P: Floats
     linear_BF1: Floats
@@ -47,17 +42,13 @@ class TrainingStep:
     """Computes steps as a function of parameters, batch and position, so that a step is repeatable.
 
     Args:
-        course: Schedule and seed of the steps, and the bound of their gradients.
+        course: Seed of the steps, and the bound of their gradients.
         compiled: The model.
     """
 
     def __init__(self, course: TrainingCourse, compiled: CompiledModel) -> None:
         self._course = course
         self._compiled = compiled
-
-    def learning_rate_factor(self, step: int) -> float:
-        """Returns the factor of the schedule at a step; steps count from 1."""
-        return learning_rate_factor(self._course.learning_rate_schedule, step)
 
     def compute(
         self,
@@ -76,7 +67,7 @@ class TrainingStep:
             rows: Rows, padded to the batch size.
             num_valid: Number of rows before the padding.
             position: Position of the batch; with the seed, it fixes the dropout masks.
-            step: Number of the step, from 1.
+            step: Number of the step, from 1, for messages.
             parameters_P: Dense parameters.
             linear_BF1: Linear weight of each field's id.
             embeddings_BFD: Embedding of each field's id.
@@ -100,8 +91,6 @@ class TrainingStep:
                 remedy=_explain_loss(rows.numbers_BN, self._compiled.number_names),
             )
         return StepGradients(
-            step=step,
-            learning_rate_factor=self.learning_rate_factor(step),
             loss_sum=gradients.loss_sum,
             parameters_P=clip_norm(gradients.parameters_P, self._course.gradient_clip_norm),
             linear_BF1=gradients.linear_BF1,

@@ -7,7 +7,7 @@ undisturbed one.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -149,6 +149,7 @@ class Trainer:
         train: Training rows.
         valid: Validation rows; None trains all epochs of the config without validation and keeps
             the last one.
+        judged: Epochs that the learning rate schedule goes by where there is no validation.
         files: Files and folders to write.
         progress: Receives progress and messages.
         after_epoch: Called after each epoch; a text that it returns stops training and is the
@@ -168,6 +169,7 @@ class Trainer:
         valid: EncodedReader | None,
         files: TrainerFiles,
         progress: Progress,
+        judged: Sequence[EpochRecord] = (),
         after_epoch: Callable[[EpochRecord], str] | None = None,
         after_first_step: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -182,6 +184,7 @@ class Trainer:
         self._dense = dense
         self._train = train
         self._valid = valid
+        self._judged = judged
         self._files = files
         self._progress = progress
         self._after_epoch = after_epoch
@@ -210,7 +213,15 @@ class Trainer:
             state.finished = decision.reason if decision.stop else ""
         self.state = state
         if state.step:
-            self._last_factor = self._arithmetic.learning_rate_factor(state.step)
+            epoch = state.position.epoch - (1 if self._is_between_epochs() else 0)
+            self._last_factor = self._learning_rate_factor(state.step, epoch)
+
+    def _learning_rate_factor(self, step: int, epoch: int) -> float:
+        """The factor of the schedule at a step of an epoch; steps count from 1, epochs from 0."""
+        history = self.state.history if self._valid is not None else self._judged
+        return self._config.learning_rate_schedule.factor(
+            step, [vars(record) for record in history[:epoch]]
+        )
 
     def _load_rows(self, checkpoint: Checkpoint) -> None:
         if not isinstance(self._embeddings, EmbeddingStore):
@@ -360,27 +371,29 @@ class Trainer:
 
     def _step(self, batch: Batch) -> None:
         gradients = self._compute(batch, self._arithmetic)
-        of_all_runs = self.state.earlier_steps + gradients.step
+        step = self.state.step + 1
+        factor = self._learning_rate_factor(step, batch.position.epoch)
+        of_all_runs = self.state.earlier_steps + step
         # First the rows, as those on servers may refuse: then nothing has been changed.
         self._embeddings.update(
             batch.prepared,
             (gradients.linear_BF1, gradients.embeddings_BFD),
             step=of_all_runs,
-            learning_rate_factor=gradients.learning_rate_factor,
+            learning_rate_factor=factor,
             num_examples=batch.num_valid,
         )
         self._lap(Stage.SPARSE_UPDATE)
         self._dense.update(
             gradients.parameters_P,
             step=of_all_runs,
-            learning_rate_factor=gradients.learning_rate_factor,
+            learning_rate_factor=factor,
         )
         self._lap(Stage.DENSE_UPDATE)
         self._count_step(
             batch.following,
             loss_sum=gradients.loss_sum,
             num_rows=batch.num_valid,
-            factor=gradients.learning_rate_factor,
+            factor=factor,
         )
 
     def _count_step(

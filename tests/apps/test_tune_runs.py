@@ -12,7 +12,6 @@ from clicks import settings_of, write_clicks
 
 from ctr_pipeline.apps.tune.search import tune
 from ctr_pipeline.config import load_config
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history
@@ -64,7 +63,7 @@ class World:
         return path
 
     def search(self, name, *, test=None, **options):
-        loaded = load_config(self.config(name, test=test), check_model=check_model)
+        loaded = load_config(self.config(name, test=test))
         return tune(loaded, progress=SilentProgress(), **options)
 
 
@@ -107,7 +106,7 @@ def test_test_rows_change_nothing(world, undisturbed):
 def test_the_best_config_runs_in_the_same_folder_and_gives_the_same(undisturbed):
     encoded = undisturbed.folder / "cache" / "encoded" / "train" / "rows.bin"
     before = encoded.stat().st_mtime_ns
-    loaded = load_config(undisturbed.paths["best config"], check_model=check_model)
+    loaded = load_config(undisturbed.paths["best config"])
     result = run_pipeline(loaded, progress=SilentProgress())
     assert encoded.stat().st_mtime_ns == before
     assert result.metrics["valid"]["logloss"] == pytest.approx(undisturbed.best.value, abs=1e-6)

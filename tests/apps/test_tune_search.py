@@ -20,7 +20,6 @@ from ctr_pipeline.apps.tune.search import (
 )
 from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.errors import FolderInUseError, Interrupted, RunFolderError, TrainingError
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 
@@ -56,7 +55,7 @@ class World:
             "tune": {"trials": 8, "startup_trials": 2, "space": SPACE, **(tune or {})},
             **sections,
         }
-        return config_from_mapping(settings, check_model=check_model)
+        return config_from_mapping(settings)
 
     def search(self, tune=None, *, resume=False, encoding=ENCODING, **sections):
         loaded = self.loaded(tune, **sections)
@@ -118,7 +117,7 @@ def test_result_table_and_best_config_agree(world):
         assert yaml.safe_load(row["model.hidden_units"]) == record.values["model.hidden_units"]
         assert row["state"] == record.state
         assert row["logloss"] == ("" if record.value is None else repr(record.value))
-    best = load_config(folder.best, check_model=check_model).config
+    best = load_config(folder.best).config
     assert best.train.optimizer.learning_rate == result.best.values[RATE]
     assert list(best.model.hidden_units) == result.best.values["model.hidden_units"]
     plain = world.loaded().config

@@ -13,7 +13,6 @@ from spoiled_world import Case, good_world
 
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.stages.header import find_header
 
 MISTAKES = (
@@ -37,9 +36,7 @@ def test_mistake_is_refused_with_its_place(case: Case, world):
     case.spoil(world)
 
     with pytest.raises(ConfigError) as raised:
-        load_config(
-            Path("c.yaml"), case.overrides, check_model=check_model, find_header=find_header
-        )
+        load_config(Path("c.yaml"), case.overrides, find_header=find_header)
 
     case.check(str(raised.value))
     places = ("c.yaml", "--set")

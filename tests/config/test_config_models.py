@@ -9,6 +9,8 @@ from ctr_pipeline.config.explanations import models_in
 from ctr_pipeline.config.key_paths import parse_key_path, value_at
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.errors import ConfigError
+from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.section import NamedSection
 from ctr_pipeline.transforms import TRANSFORMS
 
 OPTIMIZER_KEYS = {
@@ -169,6 +171,10 @@ KEYS = {
     "train.embeddings.memory_limit_gb": (0.5, 0),
     "train.learning_rate_schedule.decay_rate": (0.5, 0),
     "train.learning_rate_schedule.floor": (0.1, 2),
+    "train.learning_rate_schedule.metric": ("auc", "loss"),
+    "train.learning_rate_schedule.patience": (2, 0),
+    "train.learning_rate_schedule.min_delta": (0.001, -1),
+    "train.learning_rate_schedule.reduction": (0.5, 1),
     "train.scale_learning_rate": ("sqrt", "square"),
     "train.global_batch": ("fixed", "shrinking"),
     "train.gradient_clip_norm": (1.0, 0),
@@ -181,7 +187,7 @@ KEYS = {
     "train.deterministic": (True, "on"),
     "train.refit": (True, "yes"),
     "train.ensemble": (4, 0),
-    "train.ensemble_models": (["deepfm", "dcnv2"], "deepfm"),
+    "train.ensemble_models": (["deepfm", {"name": "dcnv2"}], "deepfm"),
     "evaluation.gauc_column": ("user", 3),
     "evaluation.group_by": (["user"], "user"),
     "evaluation.calibration_bins": (10, 1),
@@ -248,12 +254,25 @@ COMPANIONS = {
     "data.split.by": {"by": "random"},
     "data.split.column": {"by": "hash"},
     "data.split.time_format": {"by": "time", "column": "at"},
+    **{
+        f"model.{key}": {"name": name, **({"target": "item"} if name == "din" else {})}
+        for name, model in MODELS.items()
+        for key in sorted(model.model_fields.keys() - MODELS["deepfm"].model_fields.keys())
+        if name != "custom"
+    },
     "model.file": {"name": "custom"},
     "kubernetes.workers.high": {"high_priority_class": "first"},
     "kubernetes.workers.high_priority_class": {"high": 2},
     "train.ensemble_models": {"ensemble": 4},
     "model.options": {"name": "custom", "file": "model.py"},
     "train.learning_rate_schedule.name": {"decay_steps": 10},
+    "train.learning_rate_schedule.decay_steps": {"name": "cosine"},
+    "train.learning_rate_schedule.decay_rate": {"name": "exponential", "decay_steps": 10},
+    "train.learning_rate_schedule.floor": {"name": "cosine", "decay_steps": 10},
+    **{
+        f"train.learning_rate_schedule.{key}": {"name": "reduce_on_plateau"}
+        for key in ("metric", "patience", "min_delta", "reduction")
+    },
     "train.init_from.checkpoint": {"run": "runs/day1"},
     "runtime.workers.min": {"max": 2},
     "runtime.grads_to_wait": {"update": "sync"},
@@ -278,8 +297,10 @@ def keys_of(section: type[BaseModel], prefix: str = "") -> list[str]:
         below = [model for model in models_in(info.annotation) if not hasattr(model, "kind")]
         if name == "features" and section is Config:
             keys += ["features", *keys_of(below[0], "features[0].")]
-        elif below and f"{prefix}{name}" != "tune.space":
-            keys += keys_of(below[0], f"{prefix}{name}.")
+        elif below and f"{prefix}{name}" not in {"tune.space", "train.ensemble_models"}:
+            kinds = below if issubclass(below[0], NamedSection) else below[:1]
+            found = [key for kind in kinds for key in keys_of(kind, f"{prefix}{name}.")]
+            keys += dict.fromkeys(found)
         else:
             keys.append(f"{prefix}{name}")
     return keys
@@ -303,6 +324,8 @@ def complete(key, value):
     if path[0] == "train" and len(path) > 2:
         sections = Config.model_fields["train"].default.model_dump()
         mapping["train"] = {path[1]: sections[path[1]]} if sections[path[1]] else {}
+    if key == "train.learning_rate_schedule.patience":
+        mapping["train"]["early_stopping"] = None
     if key == "train.global_batch":
         mapping["runtime"] = {"mode": "processes", "strategy": "allreduce"}
     if key.startswith("data.connection."):
@@ -358,7 +381,7 @@ def sections():
 def test_every_key_is_described(section):
     assert section.__doc__
     for name, info in section.model_fields.items():
-        if name == "name" and section in TRANSFORMS.values():
+        if name == "name" and (section in TRANSFORMS.values() or issubclass(section, NamedSection)):
             continue
         assert info.description, f"{section.__name__}.{name}"
         assert info.description.endswith("."), f"{section.__name__}.{name}"

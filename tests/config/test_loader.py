@@ -4,8 +4,7 @@ import pytest
 import yaml
 
 from ctr_pipeline.config import config_from_mapping, load_config, merge_entries
-from ctr_pipeline.config.key_facts import keys_set
-from ctr_pipeline.config.models import Config, ModelConfig, TrainConfig
+from ctr_pipeline.config.models import Config, TrainConfig
 from ctr_pipeline.errors import ConfigError
 
 MINIMAL = "data:\n  train: rows.csv\n"
@@ -42,12 +41,11 @@ def test_example_config_loads_and_is_short(path):
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_resolved_config_loads_to_an_equal_one(path, tmp_path):
-    from ctr_pipeline.models.checking import check_model
 
     loaded = load_config(path)
     resolved = tmp_path / "config.resolved.yaml"
     resolved.write_text(loaded.resolved_yaml())
-    again = load_config(resolved, check_model=check_model)
+    again = load_config(resolved)
     assert again.config == loaded.config
     assert again.resolved_yaml() == loaded.resolved_yaml()
 
@@ -353,7 +351,7 @@ def at(path, value):
         ("train.seed", "99999999999999999999", "expected"),
         ("train.gradient_clip_norm", ".inf", "expected a finite number"),
         ("evaluation", "3", "expected a mapping (key: value), found the number 3"),
-        ("model.name", "custom", "name: custom needs it"),
+        ("model.name", "custom", "model.file: is required"),
         ("train.learning_rate", "0.1", "did you mean 'train.optimizer.learning_rate'?"),
         ("train.zzz", "1", "unknown key; known here: epochs, batch_size"),
     ],
@@ -391,35 +389,33 @@ def test_rows_to_validate_come_from_one_place():
     config_from_mapping(mapping)
 
 
-class TestModelCheck:
-    @staticmethod
-    def check(model: ModelConfig):
-        if model.name != "deepfm":
-            return [f"unknown model '{model.name}'"]
-        return [f"no key '{key}'" for key in keys_set(model) & {"cross_layers"}]
-
-    def test_is_told_with_the_other_problems(self):
-        mapping = {"data": {"train": "a"}, "model": {"name": "x", "dropout": 7}, "zz": 1}
-        found = problems(config_from_mapping, mapping, check_model=self.check)
-        assert "model.name: unknown model 'x'" in found
-        assert "model.dropout: expected less than 1" in found
+class TestKindsOfSections:
+    def test_unknown_kind_is_told_with_the_other_problems(self):
+        mapping = {"data": {"train": "a"}, "model": {"name": "x"}, "zz": 1}
+        found = problems(config_from_mapping, mapping)
+        assert "model.name: unknown model 'x'; known: deepfm, wide_and_deep" in found
         assert "zz: unknown key" in found
 
-    def test_names_the_key(self):
+    def test_key_of_other_kinds_names_them(self):
         mapping = {"data": {"train": "a"}, "model": {"cross_layers": 5}}
-        found = problems(config_from_mapping, mapping, check_model=self.check)
-        assert "model.cross_layers: no key 'cross_layers'" in found
+        found = problems(config_from_mapping, mapping)
+        expected = "'deepfm' has no key 'cross_layers'; it belongs to dcn, dcnv2"
+        assert f"model.cross_layers: {expected}" in found
 
-    def test_key_at_its_default_is_not_used(self):
+    def test_key_of_another_kind_at_its_default_says_nothing(self):
         mapping = {"data": {"train": "a"}, "model": {"cross_layers": 2}}
-        used = []
+        assert not hasattr(config_from_mapping(mapping).config.model, "cross_layers")
 
-        def check(model: ModelConfig):
-            used.append(keys_set(model) & {"cross_layers"})
-            return self.check(model)
+    def test_resolved_config_may_be_given_another_model(self, tmp_path):
+        mapping = {"data": {"train": "a"}, "model": {"name": "dcn", "dropout": 0.5}}
+        path = tmp_path / "c.yaml"
+        path.write_text(config_from_mapping(mapping).resolved_yaml())
+        model = load_config(path, ["model.name=xdeepfm"]).config.model
+        assert (model.name, model.dropout) == ("xdeepfm", 0.5)
 
-        assert config_from_mapping(mapping, check_model=check).config.model.cross_layers == 2
-        assert used == [set()]
+    def test_section_that_is_no_mapping_is_refused(self):
+        found = problems(config_from_mapping, {"data": {"train": "a"}, "model": "dcn"})
+        assert "model: expected a mapping such as {name: deepfm}, found the text 'dcn'" in found
 
 
 def test_resolved_yaml_holds_every_key_of_the_models():

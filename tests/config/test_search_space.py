@@ -4,7 +4,6 @@ from ctr_pipeline.config import config_from_mapping, load_config
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.search_space import current_values, is_whole, values_with, yaml_with
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run_folder import model_fingerprint
 
 SPACE = {
@@ -18,7 +17,7 @@ BASE = {"data": {"train": "rows.csv"}, "output": "run"}
 
 def load(space=SPACE, **sections) -> LoadedConfig:
     settings = {**BASE, **sections, "tune": {"space": space}}
-    return config_from_mapping(settings, check_model=check_model)
+    return config_from_mapping(settings)
 
 
 def problems(space, **sections):
@@ -54,7 +53,7 @@ def test_all_problems_at_once_at_the_lines_they_stand_on(tmp_path):
         "    model.embedding_dim: {low: 4.5, high: 8}\n"
     )
     with pytest.raises(ConfigError) as caught:
-        load_config(path, check_model=check_model)
+        load_config(path)
     found = {one.place.rpartition(":")[2]: one for one in caught.value.problems}
     assert set(found) == {"1", "5", "6", "7", "8"}
     assert found["5"].message == "expected less than 1.0, found the number 1.0"

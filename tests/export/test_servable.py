@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ExportError, RunFolderError
 from ctr_pipeline.export import parity, proving_process
@@ -37,7 +36,7 @@ from ctr_pipeline.preprocessing.build import build_preprocessing
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import FieldPlan, NumberPlan, PreprocessingPlan, raw_signature
 from ctr_pipeline.specs.columns import ColumnType
-from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.model_kinds import MODELS, DeepFMConfig
 from ctr_pipeline.transforms.hash import HashStep
 from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.shared.intervals import IntervalsStep
@@ -99,7 +98,7 @@ class Job:
         self.types = raw_signature(self.plan)
         generator = np.random.default_rng(4)
         self.model = build_model(
-            ModelConfig(name=name, embedding_dim=DIM, hidden_units=(5,)),
+            MODELS[name](embedding_dim=DIM, hidden_units=(5,)),
             ModelSignature(3, DIM, 1, base_rate=0.3),
             seed=1,
         )
@@ -334,7 +333,7 @@ def test_a_model_without_fields_or_without_rows(tmp_path: Path) -> None:
 
     job.plan = job.plan.model_copy(update={"fields": ()})
     signature = ModelSignature(0, DIM, 1, base_rate=0.3)
-    job.model = build_model(ModelConfig(embedding_dim=DIM), signature, seed=0)
+    job.model = build_model(DeepFMConfig(embedding_dim=DIM), signature, seed=0)
     job.types = raw_signature(job.plan)
     exported = job.export(tmp_path / "2", row_blocks=[], num_rows=0)
     price = tf.constant([1.0, np.nan], tf.float64)
@@ -367,7 +366,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from test_servable import Job
-from ctr_pipeline.config.models import ModelConfig
+from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.build import build_model
@@ -375,7 +374,7 @@ from ctr_pipeline.models.build import build_model
 folder, num_rows, dim = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 job = Job(folder)
 model = build_model(
-    ModelConfig(embedding_dim=dim), ModelSignature(3, dim, 1, base_rate=0.3), seed=1)
+    DeepFMConfig(embedding_dim=dim), ModelSignature(3, dim, 1, base_rate=0.3), seed=1)
 
 def blocks():
     for start in range(0, num_rows, 50_000):

@@ -283,7 +283,7 @@ CONFIG_MISTAKES = (
     Case(
         "ensemble_of_a_custom_kind_without_file",
         setting(train={"ensemble": 2, "ensemble_models": ["custom", "dcn"]}),
-        ("train.ensemble_models", "model.name to custom"),
+        ("train.ensemble_models[0].file", "required", "build_model"),
     ),
     Case(
         "ensemble_in_processes",
@@ -305,7 +305,11 @@ CONFIG_MISTAKES = (
         setting(train={"refit": True}, data={"sample": {"negatives": 0.5}}),
         ("train.refit", "data.sample.negatives", "leave out one of the two"),
     ),
-    Case("din_without_target", setting(model={"name": "din"}), ("model", "needs the key 'target'")),
+    Case(
+        "din_without_target",
+        setting(model={"name": "din"}),
+        ("model.target", "is required", "sequences"),
+    ),
     Case(
         "din_without_a_sequence",
         setting(model={"name": "din", "target": "city"}),

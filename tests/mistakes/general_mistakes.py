@@ -236,11 +236,18 @@ CONFIG_MISTAKES = (
         ("data.split.valid", "leave out one of the two"),
     ),
     Case("delimiter_is_quote", setting(data__delimiter='"'), ("the same character",)),
-    Case("custom_without_file", setting(model__name="custom"), ("name: custom needs it",)),
+    Case(
+        "custom_without_file",
+        setting(model__name="custom"),
+        ("model.file", "required", "build_model"),
+    ),
     Case(
         "schedule_without_steps",
         setting(train__learning_rate_schedule={"name": "cosine"}),
-        ("cosine needs decay_steps",),
+        (
+            "learning_rate_schedule.decay_steps",
+            "is required",
+        ),
     ),
     Case("set_nowhere", nothing, ("not a list",), (*RUN, "--set", "name[0]=1")),
     Case("set_no_path", nothing, ("not a key path",), (*RUN, "--set", "a..b=1")),

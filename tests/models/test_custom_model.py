@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.specs.model_kinds import CustomModelConfig
 
 SIGNATURE = ModelSignature(num_fields=2, embedding_dim=3, num_numbers=1, base_rate=0.3)
 
@@ -26,7 +26,7 @@ def build_model(inputs, options):
 def build(folder: Path, text: str, seed: int = 0, **options: object) -> object:
     file = folder / "mine.py"
     file.write_text(text)
-    config = ModelConfig(name="custom", file=str(file), options=options)
+    config = CustomModelConfig(file=str(file), options=options)
     return build_model(config, SIGNATURE, seed=seed)
 
 
@@ -101,8 +101,8 @@ def test_errors_of_the_users_file_name_the_line(
 
 def test_files_that_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such file"):
-        build_model(ModelConfig(name="custom", file=str(tmp_path / "none.py")), SIGNATURE, seed=0)
+        build_model(CustomModelConfig(file=str(tmp_path / "none.py")), SIGNATURE, seed=0)
     text_file = tmp_path / "model.txt"
     text_file.write_text(GOOD)
     with pytest.raises(ModelError, match="not a Python file"):
-        build_model(ModelConfig(name="custom", file=str(text_file)), SIGNATURE, seed=0)
+        build_model(CustomModelConfig(file=str(text_file)), SIGNATURE, seed=0)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.models.layers import LocalActivation
-from ctr_pipeline.specs.model_kinds import MODELS
+from ctr_pipeline.specs.model_kinds import MODELS, DeepFMConfig, ModelConfig
 
 BATCH = 7
 SIZES = [(4, 3), (1, 2), (3, 0), (0, 2)]
@@ -25,7 +24,7 @@ def small_config(name: str, dropout: float = 0.0) -> ModelConfig:
     keys = (
         {"target": "item", "activation_units": (4, 3)} if MODELS[name].looks_into_sequences else {}
     )
-    return ModelConfig(name=name, embedding_dim=3, hidden_units=(6, 5), dropout=dropout, **keys)
+    return MODELS[name](embedding_dim=3, hidden_units=(6, 5), dropout=dropout, **keys)
 
 
 def signature_of(name: str, fields: int = 4, numbers: int = 3) -> ModelSignature:
@@ -504,11 +503,11 @@ def test_numbers_alone_are_features_enough(dims: tuple[int, ...] | None) -> None
 
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no feature"):
-        build_model(ModelConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)
+        build_model(DeepFMConfig(), ModelSignature(0, 8, 0, base_rate=0.5), seed=0)
     with pytest.raises(ValueError, match="click rate of the training rows is 1"):
-        build_model(ModelConfig(), ModelSignature(2, 8, 0, base_rate=1.0), seed=0)
+        build_model(DeepFMConfig(), ModelSignature(2, 8, 0, base_rate=1.0), seed=0)
     with pytest.raises(ValueError, match="did you mean 'deepfm'"):
-        build_model(ModelConfig(name="deepmf"), ModelSignature(2, 8, 0, base_rate=0.5), seed=0)
+        build_model(DeepFMConfig(name="deepmf"), ModelSignature(2, 8, 0, base_rate=0.5), seed=0)
 
 
 def test_empty_positions_and_pooled_fields_of_sequences_do_not_matter() -> None:

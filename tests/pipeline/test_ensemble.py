@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.errors import ConfigError
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.model.ensemble import EnsembleRows, member_configs, num_rows_made
 
 WIDTH = 2
@@ -16,7 +15,7 @@ WIDTH = 2
 
 def config_of(**sections):
     mapping = {"data": {"train": "a"}, **sections}
-    return config_from_mapping(mapping, check_model=check_model).config
+    return config_from_mapping(mapping).config
 
 
 def problem_of(**sections):
@@ -33,15 +32,19 @@ def test_one_model_has_no_members():
 
 def test_members_differ_by_seed_and_kind_alone():
     config = config_of(
-        model={"name": "deepfm", "embedding_dim": 4, "cin_layers": [8]},
-        train={"seed": 5, "ensemble": 5, "ensemble_models": ["xdeepfm", "dcn"], "epochs": 3},
+        model={"name": "deepfm", "embedding_dim": 4},
+        train={
+            "seed": 5,
+            "ensemble": 5,
+            "ensemble_models": [{"name": "xdeepfm", "cin_layers": [8]}, "dcn"],
+            "epochs": 3,
+        },
     )
     members = member_configs(config)
     assert [member.train.seed for member in members] == [5, 6, 7, 8, 9]
     kinds = [member.model.name for member in members]
     assert kinds == ["xdeepfm", "dcn", "xdeepfm", "dcn", "xdeepfm"]
     for member in members:
-        assert check_model(member.model) == []
         assert member_configs(member) == ()
         assert (member.model.embedding_dim, member.train.epochs) == (4, 3)
     first = config_of(
@@ -77,17 +80,27 @@ def test_without_kinds_all_are_of_the_model():
         (
             {"ensemble": 2, "ensemble_models": ["dcn", "dcnv3"]},
             {},
-            "train.ensemble_models: unknown model 'dcnv3' (did you mean 'dcnv2'?)",
+            "train.ensemble_models[1]: unknown model 'dcnv3'; known: deepfm",
         ),
         (
             {"ensemble": 2, "ensemble_models": ["custom"]},
             {},
-            "train.ensemble_models: 'custom' in train.ensemble_models needs the model's file",
+            "train.ensemble_models[0].file: is required and not given: Python file that defines",
         ),
         (
-            {"ensemble": 2, "ensemble_models": ["dcn"]},
-            {"model": {"cin_layers": [4]}},
-            "model.cin_layers: 'deepfm' and 'dcn' have no key 'cin_layers'",
+            {"ensemble": 2, "ensemble_models": [{"name": "dcn", "cin_layers": [4]}]},
+            {},
+            "train.ensemble_models[0].cin_layers: 'dcn' has no key 'cin_layers'; it belongs to",
+        ),
+        (
+            {"ensemble": 2, "ensemble_models": ["deepfm", {"name": "dcn", "embedding_dim": 4}]},
+            {"model": {"embedding_dim": 8}},
+            "train.ensemble_models[1].embedding_dim: all models of an ensemble have model.embed",
+        ),
+        (
+            {"ensemble": 2, "ensemble_models": [{"name": "finalmlp", "fusion_heads": 2}]},
+            {"model": {"hidden_units": [9]}},
+            "train.ensemble_models: with the keys of model: fusion_heads 2 does not divide",
         ),
         (
             {"ensemble": 2},

@@ -3,7 +3,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from ctr_pipeline.config.models import ModelConfig, RuntimeConfig
+from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.machine import available_cores
 from ctr_pipeline.pipeline.resources import (
     bound_libraries,
@@ -11,6 +11,7 @@ from ctr_pipeline.pipeline.resources import (
     num_threads,
     thread_shares,
 )
+from ctr_pipeline.specs.model_kinds import MODELS, DeepFMConfig
 
 
 @pytest.fixture
@@ -49,19 +50,18 @@ def test_arrow_is_bounded_and_the_log_says_how_cores_are_shared(caplog):
             79_999,
             "bottom_units",
         ),
-        # Of another model.
-        ({"name": "deepfm", "bottom_units": (100, 100)}, 0, 79_999, None),
         ({"hidden_units": ()}, 40, 1, None),
         ({"name": "custom", "file": "m.py"}, 40, 1, None),
     ],
 )
 def test_layers_that_cannot_fit_are_found(model, num_inputs, available, found):
-    huge = find_huge_layers(ModelConfig(**model), num_inputs=num_inputs, available_bytes=available)
+    section = MODELS[model.get("name", "deepfm")](**model)
+    huge = find_huge_layers(section, num_inputs=num_inputs, available_bytes=available)
     assert (huge and huge[0]) == found
 
 
 def test_what_cannot_fit_is_told_with_both_sizes():
-    model = ModelConfig(hidden_units=(1_000_000, 1_000_000))
+    model = DeepFMConfig(hidden_units=(1_000_000, 1_000_000))
     key, message = find_huge_layers(model, available_bytes=16_000_000_000)
     assert key == "hidden_units"
     assert "1,000,000,000,000 parameters" in message

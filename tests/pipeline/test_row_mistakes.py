@@ -21,7 +21,6 @@ from spoiled_world import Case, good_world
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import CtrPipelineError
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.run import analyze
 from ctr_pipeline.pipeline.stages.header import find_header
 from ctr_pipeline.progress import SilentProgress
@@ -57,9 +56,7 @@ def test_mistake_is_refused_and_spoils_nothing(case: Case, world):
         before = world.contents()
         with pytest.raises(CtrPipelineError) as raised:
             read(
-                load_config(
-                    Path("c.yaml"), case.overrides, check_model=check_model, find_header=find_header
-                ),
+                load_config(Path("c.yaml"), case.overrides, find_header=find_header),
                 progress=SilentProgress(),
             )
 

@@ -4,7 +4,7 @@ from contextlib import closing
 
 from training_problem import DIM, NUM_IDS, NUM_NUMBERS, RecordingProgress
 
-from ctr_pipeline.config.models import ModelConfig, TrainConfig
+from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.rendezvous import RendezvousTimes
 from ctr_pipeline.distributed.elastic.service import RendezvousServer
@@ -17,6 +17,7 @@ from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.specs.initializer import InitializerSpec
+from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -38,7 +39,7 @@ class LostError(Exception):
 
 def build_models():
     """The same model without dropout, for either size of batch."""
-    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(6,), dropout=0.0)
+    config = DeepFMConfig(embedding_dim=DIM, hidden_units=(6,), dropout=0.0)
     signature = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
     return {
         size: CompiledModel(build_model(config, signature, seed=0), batch_size=size)

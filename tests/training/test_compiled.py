@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, draw_rows, new_model
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.training.compiled import CompiledModel
 
 NUM_VALID = 13
@@ -18,7 +18,7 @@ NUM_VALID = 13
 @pytest.fixture(scope="module")
 def still():
     """A model without dropout, compiled, and the same model for Keras."""
-    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(5,), dropout=0.0)
+    config = DeepFMConfig(embedding_dim=DIM, hidden_units=(5,), dropout=0.0)
     model = build_model(config, ModelSignature(len(NUM_IDS), DIM, 2, 0.4), seed=0)
     return CompiledModel(model, batch_size=BATCH_SIZE), model
 
@@ -225,7 +225,7 @@ def test_xla_changes_rounding_alone(compiled, batch):
 
 
 def model_in(precision, hidden_units=(6,)):
-    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=hidden_units, dropout=0.2)
+    config = DeepFMConfig(embedding_dim=DIM, hidden_units=hidden_units, dropout=0.2)
     signature = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
     return build_model(config, signature, seed=0, precision=precision)
 

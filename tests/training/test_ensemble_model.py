@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, NUM_ROWS, draw_rows
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.progress import SilentTask
+from ctr_pipeline.specs.model_kinds import MODELS, DeepFMConfig, DINConfig
 from ctr_pipeline.training.compiled import CompiledModel, model_inputs
 from ctr_pipeline.training.ensemble import (
     EnsembleDense,
@@ -25,7 +25,7 @@ KINDS = ("deepfm", "dcnv2", "wide_and_deep")
 
 
 def new_model(kind, seed):
-    config = ModelConfig(name=kind, embedding_dim=DIM, hidden_units=(4,))
+    config = MODELS[kind](embedding_dim=DIM, hidden_units=(4,))
     return build_model(config, SIGNATURE, seed=seed)
 
 
@@ -124,10 +124,10 @@ def test_a_member_that_looks_into_sequences_is_given_their_elements():
         num_plain=2, pooled=[PooledField(3, False)], num_numbers=1, apart=True
     )
     plain = build_model(
-        ModelConfig(embedding_dim=DIM, hidden_units=(4,)), ModelSignature(3, DIM, 1, 0.4), seed=0
+        DeepFMConfig(embedding_dim=DIM, hidden_units=(4,)), ModelSignature(3, DIM, 1, 0.4), seed=0
     )
     din = build_model(
-        ModelConfig(name="din", embedding_dim=DIM, hidden_units=(4,), target="item"),
+        DINConfig(embedding_dim=DIM, hidden_units=(4,), target="item"),
         ModelSignature(3, DIM, 1, 0.4, sequences=(3,), target=1),
         seed=1,
     )

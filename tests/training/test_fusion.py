@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.fusion import compiled_parts, fused
 
@@ -45,7 +45,7 @@ def test_a_part_is_compiled_where_it_is_asked_for():
 
 
 def model_of(name, precision="float32"):
-    config = ModelConfig(name=name, embedding_dim=DIM, hidden_units=(8,), dropout=0.0)
+    config = MODELS[name](embedding_dim=DIM, hidden_units=(8,), dropout=0.0)
     return build_model(config, ModelSignature(FIELDS, DIM, 2, 0.3), seed=1, precision=precision)
 
 

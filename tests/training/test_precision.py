@@ -3,16 +3,16 @@
 import pytest
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.training.compiled import CompiledModel
 
 pytestmark = pytest.mark.slow
 
 
 def model_in(precision):
-    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(6,), dropout=0.2)
+    config = DeepFMConfig(embedding_dim=DIM, hidden_units=(6,), dropout=0.2)
     signature = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
     return build_model(config, signature, seed=0, precision=precision)
 

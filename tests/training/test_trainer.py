@@ -11,7 +11,7 @@ from ctr_pipeline import interruption
 from ctr_pipeline.config.models import EarlyStopping
 from ctr_pipeline.errors import CheckpointError, Interrupted, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
-from ctr_pipeline.specs.course import LearningRateSchedule
+from ctr_pipeline.specs.learning_rate import CosineDecay
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.training.batches import Position
 from ctr_pipeline.training.scoring import Scorer
@@ -149,7 +149,7 @@ def test_early_stopping(make_rig, noise):
 
 
 def test_schedule_reaches_the_optimizers(make_rig):
-    schedule = LearningRateSchedule(name="cosine", decay_steps=STEPS_AN_EPOCH)
+    schedule = CosineDecay(decay_steps=STEPS_AN_EPOCH)
     rig = make_rig(learning_rate_schedule=schedule, early_stopping=None)
     state = rig.trainer.fit()
     assert [record.learning_rate_factor for record in state.history] == pytest.approx([0, 0])

@@ -7,10 +7,10 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_ROWS, draw_rows, write_rows
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.dataset.encoded import EncodedWriter
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
+from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.scoring import Scorer
 
@@ -83,7 +83,7 @@ def test_rows_of_weight_0_teach_nothing(make_rig, tmp_path):
 
 def still_model():
     """Without dropout, whose masks depend on the place in the batch."""
-    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(5,), dropout=0.0)
+    config = DeepFMConfig(embedding_dim=DIM, hidden_units=(5,), dropout=0.0)
     return build_model(config, ModelSignature(len(NUM_IDS), DIM, 2, 0.4), seed=0)
 
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ctr_pipeline.config.models import ModelConfig
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
 from ctr_pipeline.embeddings.dense import DenseParameters
 from ctr_pipeline.embeddings.store import EmbeddingStore
@@ -12,6 +11,7 @@ from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.initializer import InitializerSpec
+from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
@@ -46,7 +46,7 @@ def write_rows(folder, ids, numbers, labels):
 
 
 def new_model():
-    config = ModelConfig(name="deepfm", embedding_dim=DIM, hidden_units=(6,), dropout=0.2)
+    config = DeepFMConfig(embedding_dim=DIM, hidden_units=(6,), dropout=0.2)
     return build_model(config, ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4), seed=0)
 
 

@@ -217,8 +217,9 @@ def owned_objects(
 def _config_files(loaded: LoadedConfig) -> dict[str, str]:
     """The files of `CONFIG_FOLDER`, by name."""
     files = {_CONFIG_FILE: loaded.text}
-    if loaded.config.model.file is not None:
-        path = Path(loaded.config.model.file)
+    code = loaded.config.model.code_file
+    if code is not None:
+        path = Path(code)
         files[path.name] = _read_model(path)
     return files
 
@@ -226,8 +227,8 @@ def _config_files(loaded: LoadedConfig) -> dict[str, str]:
 def _ctrpipe(subcommand: str, loaded: LoadedConfig) -> list[str]:
     """The command line of a pod on the config in `CONFIG_FOLDER`."""
     config, overrides = loaded.config, [*loaded.overrides]
-    if config.model.file is not None:
-        overrides.append(f"model.file={CONFIG_FOLDER}/{Path(config.model.file).name}")
+    if config.model.code_file is not None:
+        overrides.append(f"model.file={CONFIG_FOLDER}/{Path(config.model.code_file).name}")
     if config.stored_at is not None:
         overrides.append(f"runtime.scratch={_scratch(config)}")
     options = [part for one in overrides for part in ("--set", one)]

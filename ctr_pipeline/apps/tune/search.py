@@ -47,7 +47,6 @@ from ctr_pipeline.errors import (
     RunFolderError,
     TrainingError,
 )
-from ctr_pipeline.models.checking import check_model
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.model.precision import check_precision
 from ctr_pipeline.pipeline.run import check_splits, prepare_rows
@@ -366,8 +365,7 @@ class Search:
         failed = TrialRecord(number=number, values=proposal.values, state="failed")
         try:
             trial = config_from_mapping(
-                values_with(self.resolved, {**proposal.values, "output": str(run.path)}),
-                check_model=check_model,
+                values_with(self.resolved, {**proposal.values, "output": str(run.path)})
             )
             run.keep_config(trial, self.folder.run.features)
             record = train(self, trial, run, proposal, number)

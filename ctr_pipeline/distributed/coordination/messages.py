@@ -321,6 +321,7 @@ class LeasedTask:
         num_rows: The number of rows of a score task.
         scores_file: Where the logits of a score task go, float32, written whole or not at all;
             empty if they are not kept.
+        learning_rate_factor: The part of the schedule's factor that is the same all epoch long.
     """
 
     key: TaskKey
@@ -329,6 +330,7 @@ class LeasedTask:
     first_row: int
     num_rows: int
     scores_file: str
+    learning_rate_factor: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -141,16 +141,19 @@ class Task:
         self.mask_at_lease = self.done_mask
 
 
-def leased_task(key: TaskKey, task: Task, scores_folder: str) -> LeasedTask:
+def leased_task(
+    key: TaskKey, task: Task, scores_folder: str, learning_rate_factor: float
+) -> LeasedTask:
     """What a worker is told of its lease.
 
     Args:
         key: The task.
         task: Its state.
         scores_folder: Where logits go; empty if nobody wants them.
+        learning_rate_factor: As of `LeasedTask`.
     """
     if key.kind == "train":
-        return LeasedTask(key, task.attempt, task.done_mask, 0, 0, "")
+        return LeasedTask(key, task.attempt, task.done_mask, 0, 0, "", learning_rate_factor)
     file = f"{scores_folder}/{key.split}-{key.task}.f32" if scores_folder else ""
     return LeasedTask(key, task.attempt, task.done_mask, task.first_row, task.num_rows, file)
 

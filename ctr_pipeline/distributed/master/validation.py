@@ -10,7 +10,6 @@ from ctr_pipeline.distributed.coordination.events import DecideEpoch, EpochDecid
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
 from ctr_pipeline.training.history import EpochRecord
-from ctr_pipeline.training.schedule import learning_rate_factor
 from ctr_pipeline.training.stopping import decide_stop
 
 
@@ -56,7 +55,7 @@ def decide_epoch(action: DecideEpoch, train: TrainConfig, *, step: int) -> Epoch
         valid_logloss=scores.logloss(),
         valid_auc=auc.value,
         valid_calibration=scores.calibration(),
-        learning_rate_factor=learning_rate_factor(train.learning_rate_schedule, step),
+        learning_rate_factor=train.learning_rate_schedule.factor(step, action.history),
         num_rows=totals.trained,
         seconds=totals.seconds,
     )

@@ -10,7 +10,6 @@ from ctr_pipeline.pipeline.model.precision import precision_of
 from ctr_pipeline.pipeline.resources import find_huge_layers, thread_shares
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
-from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.statistics import load_statistics
 from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
 from ctr_pipeline.training.sequence_pooling import PooledField, SequencePooling
@@ -46,15 +45,15 @@ def compile_model(
     if huge is not None:
         key, problem = huge
         raise ModelError(problem, place=f"model.{key}")
-    kind = MODELS[config.model.name]
-    apart = kind.looks_into_sequences
+    target = config.model.compared_feature
+    apart = target is not None
     signature = ModelSignature(
         num_fields=len(plan.fields),
         embedding_dim=config.model.embedding_dim,
         num_numbers=len(plan.numbers),
         base_rate=load_statistics(run.statistics).base_rate,
         sequences=tuple(field.num_positions for field in plan.sequences) if apart else (),
-        target=_target_of(config.model.target, plan) if apart else None,
+        target=None if target is None else _target_of(target, plan),
         field_dims=field_dims(config, plan),
     )
     sampling = sampling_of(config)
@@ -68,12 +67,12 @@ def compile_model(
         batch_size=config.train.batch_size,
         training_offset=0.0 if sampling is None else sampling.training_offset,
         sequence_pooling=plan_pooling(plan, apart=apart),
-        use_xla=kind.use_xla,
+        use_xla=config.model.use_xla,
         number_names=[number.name for number in plan.numbers],
     )
 
 
-def _target_of(target: str | None, plan: PreprocessingPlan) -> int:
+def _target_of(target: str, plan: PreprocessingPlan) -> int:
     """The field of the target that a model compares sequences with.
 
     Raises:

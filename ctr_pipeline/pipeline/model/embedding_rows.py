@@ -6,7 +6,6 @@ from typing import Protocol
 
 from ctr_pipeline.config.models import (
     Config,
-    ModelConfig,
     TrainConfig,
 )
 from ctr_pipeline.embeddings.counts import IdCounts
@@ -20,6 +19,7 @@ from ctr_pipeline.pipeline.model.embedding_overrides import (
     vector_training,
 )
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan
+from ctr_pipeline.specs.model_kinds import ModelConfig
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
 from ctr_pipeline.training.lookup import RowReader

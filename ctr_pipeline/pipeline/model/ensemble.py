@@ -12,7 +12,6 @@ import numpy as np
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.row_merge import take_together
 from ctr_pipeline.embeddings.store import RowBlock
-from ctr_pipeline.models.checking import member_model
 from ctr_pipeline.pipeline.model.embedding_rows import TrainedRows
 from ctr_pipeline.training.trainer import TrainingState
 
@@ -43,11 +42,11 @@ def member_configs(config: Config) -> tuple[Config, ...]:
     train = config.train
     if train.ensemble == 1:
         return ()
-    kinds = train.ensemble_models or (config.model.name,)
+    models = config.member_models
     return tuple(
         config.model_copy(
             update={
-                "model": member_model(config.model, kinds[number % len(kinds)]),
+                "model": models[number % len(models)],
                 "train": train.model_copy(
                     update={
                         "seed": (train.seed + number) % _SEEDS,

@@ -10,7 +10,6 @@ from ctr_pipeline.errors import ConfigProblem
 from ctr_pipeline.features import FeatureSpec, features_by_table
 from ctr_pipeline.pipeline.model.embedding_overrides import override_values
 from ctr_pipeline.preprocessing.sharing import share_problems
-from ctr_pipeline.specs.model_kinds import MODELS
 
 GROUP_BY = "evaluation.group_by"
 
@@ -54,8 +53,7 @@ def require_named(
 def _wrong_dimension(config: Config, dimension: int | str | None) -> str | None:
     """Why vectors cannot have this length; None if they can."""
     most = config.model.embedding_dim
-    names = {config.model.name, *(config.train.ensemble_models or ())}
-    comparing = [name for name in names if name in MODELS and MODELS[name].looks_into_sequences]
+    comparing = [one.name for one in config.member_models if one.compared_feature is not None]
     if dimension is not None and comparing:
         return (
             f"the model {min(comparing)} compares elements with a target, so that all vectors have "

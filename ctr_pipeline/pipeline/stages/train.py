@@ -253,6 +253,7 @@ def _refit(
             dense=parameters.dense,
             train=rows,
             valid=None,
+            judged=chosen.history,
             files=TrainerFiles(files.checkpoint_storage, files.history, files.events),
             progress=progress,
         )

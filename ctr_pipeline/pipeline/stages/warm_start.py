@@ -271,7 +271,7 @@ def _require_same_model(loaded: LoadedConfig, earlier: RunFolder, name: str) -> 
     different = [
         f"{key} is {_shown(there[key])} there and {_shown(value)} here"
         for key, value in here.items()
-        if there[key] != value
+        if key in there and there[key] != value
     ]
     if different:
         raise _refusal(loaded, name, "another model", different)

@@ -11,7 +11,7 @@ from ctr_pipeline.distributed.coordination.tasks import merge_scores
 from ctr_pipeline.distributed.master.validation import decide_epoch, read_record
 from ctr_pipeline.errors import DataError, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
-from ctr_pipeline.specs.course import LearningRateSchedule
+from ctr_pipeline.specs.learning_rate import ExponentialDecay
 
 RANDOM = np.random.default_rng(3)
 LABELS = RANDOM.integers(0, 2, 4000)
@@ -75,7 +75,7 @@ def test_the_last_epoch_ends_it():
 
 
 def test_the_learning_rate_is_that_of_the_last_step():
-    schedule = LearningRateSchedule(name="exponential", decay_steps=94, decay_rate=0.5)
+    schedule = ExponentialDecay(decay_steps=94, decay_rate=0.5)
     train = TrainConfig(learning_rate_schedule=schedule)
     assert decide(valid(), train=train).record["learning_rate_factor"] == pytest.approx(0.5)
 

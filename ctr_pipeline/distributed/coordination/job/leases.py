@@ -57,7 +57,8 @@ def answer(
         return LeaseReply("wait", generation, (), _WAIT_SECONDS)
     # Final scores are wanted as files; those of an epoch are not.
     folder = state.settings.scores_folder if state.head.training_over else ""
-    tasks = tuple(leased_task(key, board.task(key), folder) for key in keys)
+    factor = state.settings.course.learning_rate_schedule.factor_of_epoch(state.ledger.history)
+    tasks = tuple(leased_task(key, board.task(key), folder, factor) for key in keys)
     return LeaseReply("tasks", generation, tasks, 0.0)
 
 
