@@ -59,6 +59,7 @@ def make_rig(compiled, learnable, tmp_path):
         optimizer=None,
         compiled=usual,
         refits=False,
+        judged=(),
         after_epoch=None,
         **train,
     ):
@@ -93,6 +94,7 @@ def make_rig(compiled, learnable, tmp_path):
             dense=dense,
             train=readers[0],
             valid=None if refits else readers[1],
+            judged=judged,
             files=files,
             progress=progress or SilentProgress(),
             after_epoch=after_epoch,

@@ -11,7 +11,7 @@ from ctr_pipeline import interruption
 from ctr_pipeline.config.models import EarlyStopping
 from ctr_pipeline.errors import CheckpointError, Interrupted, TrainingError
 from ctr_pipeline.evaluation.histogram import ScoreHistogram
-from ctr_pipeline.specs.learning_rate import CosineDecay
+from ctr_pipeline.specs.learning_rate import CosineDecay, ReduceOnPlateau
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.training.batches import Position
 from ctr_pipeline.training.scoring import Scorer
@@ -155,6 +155,25 @@ def test_schedule_reaches_the_optimizers(make_rig):
     assert [record.learning_rate_factor for record in state.history] == pytest.approx([0, 0])
     # A factor of zero trains nothing: both epochs end alike.
     assert state.history[0].valid_logloss == pytest.approx(state.history[1].valid_logloss)
+
+
+def test_rate_is_reduced_by_the_history_also_where_there_is_no_validation(make_rig, noise):
+    # As good as no training once an epoch was no better than those before.
+    course = {
+        "epochs": 4,
+        "learning_rate": 0.1,
+        "learning_rate_schedule": ReduceOnPlateau(reduction=1e-12, floor=1e-12),
+    }
+    rig = make_rig(rows=noise, **course)
+    history = rig.trainer.fit().history
+    factors = [record.learning_rate_factor for record in history]
+    best = next(number for number, factor in enumerate(factors) if factor < 1) - 1
+    assert factors[: best + 1] == [1.0] * (best + 1)
+    refit = make_rig("refit", rows=noise, refits=True, judged=history, **course)
+    refit.trainer.fit()
+    shorter = make_rig("shorter", rows=noise, refits=True, **course | {"epochs": best + 1})
+    shorter.trainer.fit()
+    assert np.allclose(refit.dense.values, shorter.dense.values, atol=1e-9)
 
 
 def few_quickly(few, others):

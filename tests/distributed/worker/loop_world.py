@@ -40,6 +40,7 @@ class FaultyServer:
         self.core = PsCore(spec, 0)
         self.faults = {"Pull": deque(), "Push": deque()}
         self.applied = []
+        self.factors = []
         self.staleness = []
         self.pushes = 0
         self.on_push = lambda: None
@@ -99,6 +100,7 @@ class FaultyServer:
         reply = self.core.updates.push(request)
         if reply.status is Status.DONE:
             self.applied.append((place, request.step))
+            self.factors.append(request.learning_rate_factor)
             self.staleness.append(before - request.version)
         if fault == "reply_lost":
             raise PeerUnavailable("the answer was lost")

@@ -271,6 +271,13 @@ def test_batches_that_are_done_are_left_out(make_world):
     assert world.master.reports[key].done_mask == 2**30 - 1
 
 
+def test_learning_rate_follows_the_factor_of_the_epoch(make_world):
+    key = TaskKey("train", 0, 1, "train")
+    world = make_world([LeasedTask(key, 1, 0, 0, 0, "", learning_rate_factor=0.25)])
+    world.run()
+    assert set(world.server.factors) == {0.25}
+
+
 def test_a_task_that_is_all_done_is_finished_at_once(make_world):
     key = TaskKey("train", 0, 1, "train")
     world = make_world([LeasedTask(key, 1, 2**30 - 1, 0, 0, "")])

@@ -17,6 +17,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Tick,
 )
 from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
+from ctr_pipeline.specs.learning_rate import ReduceOnPlateau
 
 
 def test_an_epoch_ends_with_a_cut_a_validation_and_a_decision():
@@ -51,6 +52,21 @@ def test_the_last_epoch_as_the_best_needs_no_restore():
     bench.train_all()
     assert bench.job.phase == "finished"
     assert len(bench.all_of(RestoreCut)) == 1
+
+
+def test_leases_tell_what_the_epochs_before_make_of_the_learning_rate():
+    bench = Bench(epochs=3, learning_rate_schedule=ReduceOnPlateau())
+    bench.best_epoch = 1
+    bench.holds.add(DecideEpoch)
+    bench.begin_training("w")
+    for epoch, loss in enumerate((0.5, 0.6)):
+        (task,) = bench.lease(0, "w", most=1).tasks
+        assert (task.key.epoch, task.learning_rate_factor) == (epoch, 1.0)
+        bench.train_all()
+        record = {"epoch": epoch, "valid_logloss": loss}
+        bench.tell(EpochDecided(epoch, record, False, 1, ""))
+    (task,) = bench.lease(0, "w", most=1).tasks
+    assert (task.key.epoch, task.learning_rate_factor) == (2, 0.1)
 
 
 def test_early_stopping_ends_training():
