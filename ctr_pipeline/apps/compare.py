@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ctr_pipeline import durable
 from ctr_pipeline.apps.outputs import require_output
@@ -28,7 +27,9 @@ from ctr_pipeline.evaluation.auc import exact_auc, roc_points
 from ctr_pipeline.evaluation.bootstrap import PairedDifference, paired_bootstrap
 from ctr_pipeline.evaluation.calibration import calibration_bins
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits
+from ctr_pipeline.evaluation.metrics import MeasuredRows
 from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
+from ctr_pipeline.pipeline.run_metrics import RunMetrics
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.comparison_view import RunView, run_views, setting_text
@@ -44,41 +45,6 @@ _LOGLOSS_TOLERANCE = 1e-4
 
 _IGNORED_KEYS = {("name",), ("output",)}
 """Keys that tell runs apart and say nothing about them."""
-
-
-class _Figures(BaseModel):
-    """The keys of `metrics.json` that are read; others are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class _Refit(_Figures):
-    num_rows: int
-
-
-class _Member(_Figures):
-    refit: _Refit | None = None
-
-
-class _TrainingFigures(_Member):
-    epochs: int | None = None
-    best_epoch: int | None = None
-    embedding_rows: int | None = None
-    dense_parameters: int | None = None
-    members: tuple[_Member, ...] = ()
-
-    def num_refit_rows(self) -> int | None:
-        """Training and validation rows of a refit, equal for all models; None without a refit."""
-        refits = (one.refit for one in (self, *self.members))
-        return next((one.num_rows for one in refits if one is not None), None)
-
-
-class _Metrics(_Figures):
-    test: page.HeldOutFigures | None = None
-    valid: page.HeldOutFigures | None = None
-    training: _TrainingFigures = _TrainingFigures()
-    num_rows: dict[str, int] = {}
-    timings_seconds: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -105,7 +71,7 @@ class _Run:
     name: str
     folder: RunFolder
     config: dict[str, Any]
-    metrics: _Metrics
+    metrics: RunMetrics
     scored: ScoredTest | str
 
 
@@ -323,7 +289,7 @@ def _folder_of(path: Path) -> RunFolder:
 
 
 def _open_run(name: str, run: RunFolder) -> _Run:
-    config, metrics = _read_config(run), _read_metrics(run)
+    config, metrics = _read_config(run), RunMetrics.load(run)
     return _Run(name, run, config, metrics, _read_scored(run, config, metrics.test))
 
 
@@ -339,13 +305,6 @@ def _read_config(run: RunFolder) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != GIVEN_FEATURES}
 
 
-def _read_metrics(run: RunFolder) -> _Metrics:
-    try:
-        return _Metrics.model_validate(json.loads(run.metrics.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError, ValidationError) as error:
-        raise _damaged(run.metrics) from error
-
-
 def _damaged(path: Path) -> RunFolderError:
     return RunFolderError(
         "is damaged, or is not what a run wrote",
@@ -355,7 +314,7 @@ def _damaged(path: Path) -> RunFolderError:
 
 
 def _read_scored(
-    run: RunFolder, config: Mapping[str, Any], test: page.HeldOutFigures | None
+    run: RunFolder, config: Mapping[str, Any], test: MeasuredRows | None
 ) -> ScoredTest | str:
     """Reads the scored test rows, or says why there are none to compare."""
     if test is None:
@@ -419,7 +378,7 @@ def _weights_of(column: str, keys: pa.Table, run: RunFolder) -> npt.NDArray[np.f
     return np.asarray(weights.to_numpy(), dtype=np.float64)
 
 
-def _is_measured(scored: ScoredTest, test: page.HeldOutFigures) -> bool:
+def _is_measured(scored: ScoredTest, test: MeasuredRows) -> bool:
     """Whether predictions, with the weights found, give the figures of `metrics.json`.
 
     They may not: `ctrpipe evaluate` rewrites only one of them, and the cache may be newer.

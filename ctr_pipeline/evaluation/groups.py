@@ -1,11 +1,11 @@
 """Metrics of the rows of each value of a column, and the AUC within groups."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from ctr_pipeline.evaluation.auc import auc_interval, exact_auc, run_starts
 from ctr_pipeline.evaluation.calibration import Interval, calibration_ratio
@@ -27,6 +27,19 @@ _FEWEST_OF_A_CLASS = 10
 _WIDEST_CERTAIN = 0.1
 """Width of an AUC's interval; of a wider one, or with fewer rows of a class, a group is small."""
 
+
+def _from_ends(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return {"low": value[0], "high": value[1]}
+    return value
+
+
+JsonInterval = Annotated[
+    Interval,
+    BeforeValidator(_from_ends),
+    PlainSerializer(lambda interval: [interval.low, interval.high], when_used="json"),
+]
+"""An interval that is a list of its ends in JSON."""
 
 Groups: TypeAlias = "pa.Array | pa.ChunkedArray | npt.NDArray[Any]"
 """One group value per row; NULL (Arrow), None or NaN (NumPy) is no group."""
@@ -75,19 +88,11 @@ class GroupMetrics(BaseModel):
     label_rate: float | None
     mean_probability: float | None
     auc: float | None
-    auc_interval: Interval | None
+    auc_interval: JsonInterval | None
     logloss: float | None
     calibration: float | None
-    calibration_interval: Interval | None
+    calibration_interval: JsonInterval | None
     hint: str
-
-    def to_metrics(self) -> dict[str, Any]:
-        """The entry of `metrics.json`, without NaN and infinity; an interval is a list."""
-        metrics = self.model_dump()
-        for name in ("auc_interval", "calibration_interval"):
-            interval: Interval | None = getattr(self, name)
-            metrics[name] = None if interval is None else [interval.low, interval.high]
-        return metrics
 
 
 class ColumnMetrics(BaseModel):
@@ -105,14 +110,6 @@ class ColumnMetrics(BaseModel):
     num_values: int
     groups: tuple[GroupMetrics, ...]
     others: GroupMetrics | None = None
-
-    def to_metrics(self) -> dict[str, Any]:
-        """As `GroupMetrics.to_metrics`, without the column's name."""
-        return {
-            "num_values": self.num_values,
-            "groups": [group.to_metrics() for group in self.groups],
-            "others": None if self.others is None else self.others.to_metrics(),
-        }
 
 
 def group_auc(

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_serializer, field_validator
 
 from ctr_pipeline.evaluation.auc import RocPoint, exact_auc, roc_points
 from ctr_pipeline.evaluation.calibration import (
     CalibrationBin,
-    Interval,
     calibration_bins,
     calibration_ratio,
     expected_calibration_error,
@@ -20,7 +19,13 @@ from ctr_pipeline.evaluation.checks import (
     require_finite_scores,
     require_weights,
 )
-from ctr_pipeline.evaluation.groups import ColumnMetrics, Groups, group_auc, measure_groups
+from ctr_pipeline.evaluation.groups import (
+    ColumnMetrics,
+    Groups,
+    JsonInterval,
+    group_auc,
+    measure_groups,
+)
 from ctr_pipeline.evaluation.likelihood import (
     constant_logloss,
     logloss_of_logits,
@@ -30,8 +35,8 @@ from ctr_pipeline.evaluation.likelihood import (
 )
 
 
-class EvaluationResult(BaseModel):
-    """Metrics of predictions on one set of rows; every number is finite.
+class MeasuredRows(BaseModel):
+    """Metrics of predictions on one set of rows, as `metrics.json` has them; all are finite.
 
     Attributes:
         num_rows: Rows evaluated.
@@ -52,12 +57,11 @@ class EvaluationResult(BaseModel):
         gauc_num_groups: Groups counted in `gauc`.
         gauc_num_groups_total: Groups there are.
         gauc_num_rows: Rows counted in `gauc`.
-        by_column: Metrics by the values of columns, if asked for.
-        calibration_bins: By ascending prediction.
-        roc: From (0, 0) to (1, 1), at most 400 points.
+        by_column: Metrics by the values of columns, if asked for; in JSON by column.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Those of another version may be more.
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
     num_rows: int
     num_positive: int
     weight_sum: float | None = None
@@ -69,28 +73,41 @@ class EvaluationResult(BaseModel):
     baseline_rate: float
     baseline_logloss: float
     calibration: float
-    calibration_interval: Interval
+    calibration_interval: JsonInterval
     expected_calibration_error: float
     gauc: float | None = None
     gauc_num_groups: int | None = None
     gauc_num_groups_total: int | None = None
     gauc_num_rows: int | None = None
     by_column: tuple[ColumnMetrics, ...] = ()
+
+    @field_validator("by_column", mode="before")
+    @classmethod
+    def _of_json(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return tuple({"column": name, **metrics} for name, metrics in value.items())
+        return value
+
+    @field_serializer("by_column", when_used="json")
+    def _to_json(self, columns: tuple[ColumnMetrics, ...]) -> dict[str, Any]:
+        return {one.column: one.model_dump(mode="json", exclude={"column"}) for one in columns}
+
+
+class EvaluationResult(MeasuredRows):
+    """The same with the curves that a report draws.
+
+    Attributes:
+        calibration_bins: By ascending prediction.
+        roc: From (0, 0) to (1, 1), at most 400 points.
+    """
+
+    model_config = ConfigDict(extra="forbid")
     calibration_bins: tuple[CalibrationBin, ...]
     roc: tuple[RocPoint, ...]
 
     def to_metrics(self) -> dict[str, Any]:
-        """The entry of `metrics.json`, without NaN, infinity and the curves."""
-        metrics: dict[str, Any] = self.model_dump(
-            exclude={"calibration_bins", "roc", "calibration_interval", "by_column"}
-        )
-        metrics["calibration_interval"] = [
-            self.calibration_interval.low,
-            self.calibration_interval.high,
-        ]
-        if self.by_column:
-            metrics["by_column"] = {one.column: one.to_metrics() for one in self.by_column}
-        return metrics
+        """The entry of `metrics.json`: all but the curves."""
+        return self.model_dump(mode="json", include=set(MeasuredRows.model_fields))
 
 
 def evaluate_predictions(

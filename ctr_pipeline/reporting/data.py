@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.dataset.ingested import SplitRows
@@ -12,13 +12,13 @@ from ctr_pipeline.distributed.coordination.job.status import MemberStatus
 from ctr_pipeline.distributed.master.status import JobEvent, JobView
 from ctr_pipeline.evaluation.auc import RocPoint
 from ctr_pipeline.evaluation.bootstrap import PairedDifference
-from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
+from ctr_pipeline.evaluation.calibration import CalibrationBin
 from ctr_pipeline.evaluation.importance import ImportanceRow
-from ctr_pipeline.evaluation.metrics import EvaluationResult
+from ctr_pipeline.evaluation.metrics import EvaluationResult, MeasuredRows
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.parity import ParityProof
 from ctr_pipeline.statistics import RowsDrift, Statistics
-from ctr_pipeline.training.history import EpochRecord, WorldRecord
+from ctr_pipeline.training.history import EpochRecord, ModelSummary, WorldRecord
 from ctr_pipeline.training.profile import TrainingProfile
 
 
@@ -61,26 +61,6 @@ class PlanRow:
     place: str = ""
     suspicion: str | None = None
     sensitive: bool = False
-
-
-class EnsembleMember(_Frozen):
-    """One model of an ensemble.
-
-    Attributes:
-        model: Name of its architecture, as in the config.
-        seed: Its seed, which differs from those of the other models.
-        num_epochs: Epochs trained.
-        best_epoch: The epoch whose parameters were kept, counted from 1; None if none was the best.
-        stopped_because: Why it stopped.
-    """
-
-    model: str
-    seed: int
-    num_epochs: int
-    best_epoch: int | None = None
-    valid_logloss: float | None = None
-    valid_auc: float | None = None
-    stopped_because: str = ""
 
 
 class ReportData(_Frozen):
@@ -154,7 +134,7 @@ class ReportData(_Frozen):
     worlds: tuple[WorldRecord, ...] = ()
     replicas: tuple[MemberStatus, ...] = ()
     replica_events: tuple[JobEvent, ...] = ()
-    ensemble: tuple[EnsembleMember, ...] = ()
+    ensemble: tuple[ModelSummary, ...] = ()
     num_refit_rows: int | None = None
     is_finished: bool = True
     notes: tuple[str, ...] = ()
@@ -229,35 +209,6 @@ class DriftData(_Frozen):
     notes: tuple[str, ...] = ()
 
 
-class HeldOutFigures(_Frozen):
-    """Metrics of one set of rows, as `metrics.json` has them beside others.
-
-    Attributes:
-        num_rows: Rows measured.
-        num_positive: Rows with label 1.
-        auc: Exact.
-        logloss: Nats a row.
-        calibration: Sum of predictions over sum of labels.
-        calibration_interval: Its 95 % interval; also read from a list of its ends.
-    """
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-
-    num_rows: int
-    num_positive: int
-    auc: float
-    logloss: float
-    calibration: float
-    calibration_interval: Interval
-
-    @field_validator("calibration_interval", mode="before")
-    @classmethod
-    def _from_ends(cls, value: Any) -> Any:
-        if isinstance(value, list) and len(value) == 2:
-            return {"low": value[0], "high": value[1]}
-        return value
-
-
 class ComparedRun(_Frozen):
     """One finished run beside others.
 
@@ -286,8 +237,8 @@ class ComparedRun(_Frozen):
     name: str
     folder: str
     model: str
-    test: HeldOutFigures | None = None
-    valid: HeldOutFigures | None = None
+    test: MeasuredRows | None = None
+    valid: MeasuredRows | None = None
     history: tuple[EpochRecord, ...] = ()
     num_training_rows: int | None = None
     num_epochs: int | None = None

@@ -19,6 +19,9 @@ _CREDENTIALS: Mapping[str, str] = {
 }
 """Variables by the schemes of addresses."""
 
+STORES = ("s3", "gs", "az")
+"""Schemes by which stores are also written; the others are names that some tools give them."""
+
 WEB_SCHEMES = ("http", "https")
 SCHEMES = (*_CREDENTIALS, *WEB_SCHEMES)
 """Schemes of addresses that rows are read from."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ctr_pipeline.errors import StorageError
+from ctr_pipeline.storage.cloud_environment import STORES
 from ctr_pipeline.storage.local_disk import LocalDisk
 from ctr_pipeline.storage.protocol import Storage
 
@@ -52,9 +53,7 @@ def open_object_filesystem(address: str) -> Any:
 
 STORAGES: Mapping[str, Callable[[str], Storage]] = {
     "file": LocalDisk,
-    "s3": open_object_store,
-    "gs": open_object_store,
-    "az": open_object_store,
+    **dict.fromkeys(STORES, open_object_store),
 }
 """Storages by the schemes of their addresses; a path has none."""
 

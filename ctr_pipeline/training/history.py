@@ -81,6 +81,33 @@ class RefitRecord:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class ModelSummary:
+    """How the training of one model went, in a few figures.
+
+    Attributes:
+        model: Name of its architecture, as in the config.
+        seed: Seed of its initial values, of the order of rows and of dropout.
+        epochs: Epochs trained.
+        best_epoch: The epoch whose parameters were kept, from 1; None if none was the best.
+        steps: Steps trained in these epochs.
+        valid_logloss: Logloss of all validation rows at the end of the best epoch.
+        valid_auc: Their AUC.
+        stopped_because: Why training ended.
+        refit: The training on training and validation rows, if there was one.
+    """
+
+    model: str
+    seed: int = 0
+    epochs: int = 0
+    best_epoch: int | None = None
+    steps: int = 0
+    valid_logloss: float | None = None
+    valid_auc: float | None = None
+    stopped_because: str = ""
+    refit: RefitRecord | None = None
+
+
 def load_history(path: Path) -> list[EpochRecord]:
     """Loads the records that `save_history` wrote; an absent file has none.
 

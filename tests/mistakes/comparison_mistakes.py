@@ -3,7 +3,10 @@
 import json
 from collections.abc import Callable
 
+import numpy as np
 from spoiled_world import Case, World, nothing
+
+from ctr_pipeline.evaluation.metrics import evaluate_predictions
 
 COMPARE = ("compare", "a", "b")
 
@@ -37,8 +40,7 @@ def _no_run(world: World) -> None:
 
 
 def _damaged_predictions(world: World) -> None:
-    figures = {"num_rows": 2, "num_positive": 1, "auc": 1.0, "logloss": 0.1, "calibration": 1.0}
-    test = figures | {"calibration_interval": [0.5, 1.5]}
+    test = evaluate_predictions(np.array([0, 1]), np.array([-2.0, 2.0])).to_metrics()
     _runs(metrics=json.dumps({"test": test}))(world)
     world.write("b/predictions.parquet", "PAR1")
 

@@ -8,6 +8,7 @@ from test_render import HOSTILE, Page, assert_well_formed
 
 from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.evaluation.calibration import Interval
+from ctr_pipeline.evaluation.metrics import MeasuredRows
 from ctr_pipeline.reporting.charts import calibration_chart, calibration_overlay
 from ctr_pipeline.reporting.comparison_view import (
     MAX_DRAWN,
@@ -20,7 +21,6 @@ from ctr_pipeline.reporting.data import (
     ComparedRun,
     ComparisonData,
     ConfigDifference,
-    HeldOutFigures,
 )
 from ctr_pipeline.reporting.render import render_comparison
 
@@ -37,13 +37,13 @@ def difference(low, high, metric="auc"):
 
 
 def compared(name, *, auc=None, logloss=None, **changes):
-    figures = {key: getattr(MEASURED, key) for key in HeldOutFigures.model_fields}
+    figures = {key: getattr(MEASURED, key) for key in MeasuredRows.model_fields}
     fields = {
         "name": name,
         "folder": f"runs/{name}",
         "model": "deepfm",
-        "test": HeldOutFigures(**figures),
-        "valid": HeldOutFigures(**figures),
+        "test": MeasuredRows(**figures),
+        "valid": MeasuredRows(**figures),
         "history": history(),
         "num_training_rows": 160_000,
         "num_epochs": 4,

@@ -10,13 +10,13 @@ from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.reporting.data import (
-    EnsembleMember,
     PlanRow,
 )
 from ctr_pipeline.reporting.profile_charts import histogram_chart
 from ctr_pipeline.reporting.render import render_report
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, HistogramBin, Statistics, ValueCount
+from ctr_pipeline.training.history import ModelSummary
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -291,10 +291,10 @@ def test_calibration_says_how_many_intervals_hold_the_prediction():
 
 def test_models_of_an_ensemble_stand_beside_all_together():
     members = [
-        EnsembleMember(
+        ModelSummary(
             model="deepfm",
             seed=seed,
-            num_epochs=4,
+            epochs=4,
             best_epoch=3,
             valid_logloss=0.4812,
             valid_auc=0.7611,
@@ -302,7 +302,7 @@ def test_models_of_an_ensemble_stand_beside_all_together():
         )
         for seed in (7, 9)
     ]
-    other = EnsembleMember(model="<b>mine</b>", seed=8, num_epochs=1)
+    other = ModelSummary(model="<b>mine</b>", seed=8, epochs=1)
     html = render_report(lifelike_report(1, 1, ensemble=(members[0], other, members[1])))
     assert_well_formed(html)
     text = " ".join(Page(html).text.split())

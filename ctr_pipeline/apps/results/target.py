@@ -9,6 +9,7 @@ from typing import Protocol, cast
 import pyarrow as pa
 
 from ctr_pipeline.errors import DataError, RunFolderError
+from ctr_pipeline.storage.cloud_environment import STORES
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,9 @@ class ResultTarget(Protocol):
         """
 
 
-_STORED_OBJECT = "ctr_pipeline.apps.results.stored_object:StoredObjectTarget"
-
 RESULT_PLACES: Mapping[str, str] = {
     "": "ctr_pipeline.apps.results.file:FileTarget",
-    "s3": _STORED_OBJECT,
-    "gs": _STORED_OBJECT,
-    "az": _STORED_OBJECT,
+    **dict.fromkeys(STORES, "ctr_pipeline.apps.results.stored_object:StoredObjectTarget"),
     "odps": "ctr_pipeline.apps.results.maxcompute_table:MaxComputeTarget",
     "duckdb": "ctr_pipeline.apps.results.duckdb_table:DuckDbTarget",
 }

@@ -13,6 +13,7 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.row_merge import take_together
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.pipeline.model.embedding_rows import TrainedRows
+from ctr_pipeline.training.history import ModelSummary
 from ctr_pipeline.training.trainer import TrainingState
 
 _SEEDS = 2**63
@@ -20,7 +21,7 @@ _SEEDS = 2**63
 
 @dataclass(frozen=True)
 class TrainedMember:
-    """One model of an ensemble, for reports.
+    """One model, alone or of an ensemble, for reports.
 
     Attributes:
         model: Its kind, as in the config.
@@ -31,6 +32,22 @@ class TrainedMember:
     model: str
     seed: int
     state: TrainingState
+
+    def summary(self) -> ModelSummary:
+        """How its training went, in a few figures."""
+        history = self.state.history
+        best = next((record for record in history if record.step == self.state.best_step), None)
+        return ModelSummary(
+            model=self.model,
+            seed=self.seed,
+            epochs=len(history),
+            best_epoch=None if best is None else best.epoch + 1,
+            steps=history[-1].step if history else 0,
+            valid_logloss=None if best is None else best.valid_logloss,
+            valid_auc=None if best is None else best.valid_auc,
+            stopped_because=self.state.finished,
+            refit=self.state.refit,
+        )
 
 
 def member_configs(config: Config) -> tuple[Config, ...]:

@@ -1,9 +1,8 @@
 """A trained model, and the checks that its parameters belong to the rows and transforms."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -156,37 +155,6 @@ def require_same_rows(state: TrainingState, fingerprint: str, run: RunFolder) ->
             place=str(run.path),
             remedy="Run 'ctrpipe run' with --overwrite to train on it from the start",
         )
-
-
-def training_figures(model: TrainedModel) -> dict[str, Any]:
-    """Epochs, steps and the end of training, for `metrics.json`; of an ensemble, also per model."""
-    if not model.members:
-        return _figures(model.state)
-    members = [
-        {"model": one.model, "seed": one.seed, **_figures(one.state)} for one in model.members
-    ]
-    return {
-        "epochs": sum(one["epochs"] for one in members),
-        "best_epoch": None,
-        "steps": sum(one["steps"] for one in members),
-        "stopped_because": f"all {len(members)} models are trained",
-        "members": members,
-    }
-
-
-def _figures(state: TrainingState) -> dict[str, Any]:
-    best = next((record for record in state.history if record.step == state.best_step), None)
-    figures: dict[str, Any] = {
-        "epochs": len(state.history),
-        "best_epoch": None if best is None else best.epoch + 1,
-        "steps": state.history[-1].step if state.history else 0,
-        "stopped_because": state.finished,
-    }
-    if state.worlds:
-        figures["worlds"] = [asdict(world) for world in state.worlds]
-    if state.refit is not None:
-        figures["refit"] = asdict(state.refit)
-    return figures
 
 
 def score_table(

@@ -1,17 +1,16 @@
 """Evaluate → importance → export → parity proof → report: the last stages of a run, in order."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ctr_pipeline import durable
 from ctr_pipeline.export.proving_process import ProvingProcess
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
-from ctr_pipeline.pipeline.model.trained_model import TrainedModel, training_figures
-from ctr_pipeline.pipeline.sessions import load_sessions
+from ctr_pipeline.pipeline.model.ensemble import TrainedMember
+from ctr_pipeline.pipeline.model.trained_model import RowCounts, TrainedModel
+from ctr_pipeline.pipeline.run_metrics import RunMetrics, TrainingMetrics
+from ctr_pipeline.pipeline.sessions import RunSession, load_sessions
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.evaluate import (
     held_out_unknown,
@@ -61,12 +60,16 @@ def run_finish(
     sessions = load_sessions(run.sessions)
     split = "test" if "test" in results else "valid"
     importance = run_importance(context, folders[split], model, split=split)
-    metrics: dict[str, Any] = {name: result.to_metrics() for name, result in results.items()}
     row_counts = model.count_rows()
     # It starts before the export, as it loads TensorFlow meanwhile.
     with (
         ProvingProcess() as process,
-        written_export(context, model, analysis, metrics=metrics) as written,
+        written_export(
+            context,
+            model,
+            analysis,
+            metrics={name: result.to_metrics() for name, result in results.items()},
+        ) as written,
     ):
         # The process that proves holds the exported rows; these are needed no more.
         model.release_rows()
@@ -83,38 +86,56 @@ def run_finish(
         row_counts=row_counts,
         sessions=sessions,
     )
-    metrics |= {
-        "findings": [asdict(finding) for finding in findings],
-        "training": {
-            **training_figures(model),
-            "embedding_rows": row_counts.num_rows,
-            "embedding_bytes": row_counts.num_bytes,
-            "embedding_spilled_bytes": row_counts.num_spilled_bytes,
-            "dense_parameters": model.compiled.num_parameters,
-            "changes": [
-                change.model_dump(mode="json") for one in sessions for change in one.changes
-            ],
-            **_origin(analysis),
-        },
-        "importance": [row.model_dump() for row in importance],
+    metrics = RunMetrics(
+        valid=results.get("valid"),
+        test=results.get("test"),
+        findings=findings,
+        training=_training_metrics(analysis, model, row_counts, sessions),
+        importance=importance,
         **held_out_unknown(model.plan, folders[split]),
-        "drift": {name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
-        "planted": planted_figures(context.config),
-        "bad_rows": analysis.ingested.bad_rows.model_dump(mode="json"),
-        "num_rows": analysis.num_rows,
-        "timings_seconds": times.of_all_sessions(),
-        "num_sessions": len(sessions),
-        "start_up_seconds": dict(times.start_up) if FIRST_STEP in times.start_up else None,
-        "peak_memory_bytes": max(peak_memory, peak_memory_bytes()),
-    }
-    if model.job is not None:
-        metrics["runtime"] = {"mode": context.config.runtime.mode} | model.job.to_metrics()
-    durable.write_text(run.metrics, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
-    return metrics
+        drift={name: rows.to_metrics() for name, rows in analysis.statistics.drift.items()},
+        planted=planted_figures(context.config),
+        bad_rows=analysis.ingested.bad_rows,
+        num_rows=analysis.num_rows,
+        timings_seconds=times.of_all_sessions(),
+        num_sessions=len(sessions),
+        start_up_seconds=dict(times.start_up) if FIRST_STEP in times.start_up else None,
+        peak_memory_bytes=max(peak_memory, peak_memory_bytes()),
+        runtime=None
+        if model.job is None
+        else {"mode": context.config.runtime.mode} | model.job.to_metrics(),
+    )
+    metrics.save(run)
+    return metrics.to_json()
 
 
-def _origin(analysis: Analysis) -> dict[str, Any]:
-    """The earlier run that this one began from, for `metrics.json`; empty if there is none."""
-    if analysis.warm_start is None:
-        return {}
-    return {"init_from": analysis.warm_start.record.model_dump(mode="json")}
+def _training_metrics(
+    analysis: Analysis, model: TrainedModel, row_counts: RowCounts, sessions: Sequence[RunSession]
+) -> TrainingMetrics:
+    members = tuple(one.summary() for one in model.members)
+    if members:
+        course: dict[str, Any] = {
+            "epochs": sum(one.epochs for one in members),
+            "steps": sum(one.steps for one in members),
+            "stopped_because": f"all {len(members)} models are trained",
+        }
+    else:
+        alone = TrainedMember("", 0, model.state).summary()
+        course = {
+            "epochs": alone.epochs,
+            "best_epoch": alone.best_epoch,
+            "steps": alone.steps,
+            "stopped_because": alone.stopped_because,
+            "worlds": tuple(model.state.worlds),
+            "refit": alone.refit,
+        }
+    return TrainingMetrics(
+        **course,
+        members=members,
+        embedding_rows=row_counts.num_rows,
+        embedding_bytes=row_counts.num_bytes,
+        embedding_spilled_bytes=row_counts.num_spilled_bytes,
+        dense_parameters=model.compiled.num_parameters,
+        changes=tuple(change for one in sessions for change in one.changes),
+        init_from=None if analysis.warm_start is None else analysis.warm_start.record,
+    )

@@ -11,7 +11,6 @@ from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import EvaluationResult
 from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import describe_environment
-from ctr_pipeline.pipeline.model.ensemble import TrainedMember
 from ctr_pipeline.pipeline.model.trained_model import RowCounts, TrainedModel
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import RunSession
@@ -89,7 +88,7 @@ def run_report(
             export_path=str(export_folder),
             job=model.job,
             worlds=tuple(model.state.worlds),
-            ensemble=tuple(_ensemble_member(member) for member in model.members),
+            ensemble=tuple(member.summary() for member in model.members),
             num_refit_rows=None if model.state.refit is None else model.state.refit.num_rows,
             notes=(*_notes(loaded, run, analysis, model), *session_notes(sessions)),
         )
@@ -138,17 +137,3 @@ def _notes(
         "that; the training logloss is of these rows, so it is not comparable with validation."
     )
     return tuple(notes)
-
-
-def _ensemble_member(member: TrainedMember) -> page.EnsembleMember:
-    state = member.state
-    best = next((record for record in state.history if record.step == state.best_step), None)
-    return page.EnsembleMember(
-        model=member.model,
-        seed=member.seed,
-        num_epochs=len(state.history),
-        best_epoch=None if best is None else best.epoch + 1,
-        valid_logloss=None if best is None else best.valid_logloss,
-        valid_auc=None if best is None else best.valid_auc,
-        stopped_because=state.finished,
-    )
