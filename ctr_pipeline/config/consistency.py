@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
 from ctr_pipeline.config.explanations import lacks_column, nearest
 from ctr_pipeline.config.key_facts import default_at, keys_with
 from ctr_pipeline.config.key_paths import KeyPath, value_at
 from ctr_pipeline.config.label_values import LabelValues, as_written, opposite_of
-from ctr_pipeline.config.models import Config, EarlyStopping, RuntimeConfig
+from ctr_pipeline.config.models import Config, RuntimeConfig
 from ctr_pipeline.config.ranges import ALL_COLUMNS
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import cross_name
@@ -36,7 +38,6 @@ def check_consistency(values: dict[str, Any], source: Source) -> None:
     _check_splits(values, source)
     _check_runtime(values, source)
     _check_ensemble(values, source)
-    _check_plateau(values, source)
     _check_refit(values, source)
     _check_target(values, source)
     entries = value_at(values, ("features",))
@@ -44,6 +45,24 @@ def check_consistency(values: dict[str, Any], source: Source) -> None:
         for key in ("number", "id"):
             path: KeyPath = ("features", index, key)
             _check_chain(key, value_at(entry, (key,)), path, source)
+
+
+def check_sections(config: Config, source: Source) -> None:
+    """Adds to the problems of `source` what sections that are right say against each other."""
+    try:
+        _ = config.member_models
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        source.add(("train", "ensemble_models"), f"with the keys of model: {reason}")
+    stopping = config.train.early_stopping
+    waits = config.train.learning_rate_schedule.epochs_waited
+    if waits is not None and stopping is not None and waits >= stopping.patience:
+        source.add(
+            ("train", "learning_rate_schedule"),
+            f"a patience of {waits} epochs changes nothing before train.early_stopping.patience, "
+            f"{stopping.patience}, stops the training; raise that",
+        )
 
 
 def _texts(value: Any) -> list[str]:
@@ -296,23 +315,6 @@ def _check_ensemble(values: dict[str, Any], source: Source) -> None:
         source.add(
             ("train", "ensemble"),
             "an ensemble is trained in one process; set runtime.mode: local, or ensemble: 1",
-        )
-
-
-def _check_plateau(values: dict[str, Any], source: Source) -> None:
-    """A learning rate that is reduced only after training has stopped is never reduced."""
-    schedule, stopping = ("train", "learning_rate_schedule"), ("train", "early_stopping")
-    if value_at(values, (*schedule, "name")) != "reduce_on_plateau":
-        return
-    if "early_stopping" in (values.get("train") or {}) and value_at(values, stopping) is None:
-        return
-    waits = value_at(values, (*schedule, "patience")) or 1
-    stops = value_at(values, (*stopping, "patience")) or EarlyStopping().patience
-    if isinstance(waits, int) and isinstance(stops, int) and waits >= stops:
-        source.add(
-            schedule,
-            f"a patience of {waits} epochs reduces nothing before train.early_stopping.patience, "
-            f"{stops}, stops the training; raise that",
         )
 
 

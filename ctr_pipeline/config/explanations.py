@@ -3,16 +3,16 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from ctr_pipeline.config.key_facts import models_in
+from ctr_pipeline.config.key_facts import fields_below, models_in
 from ctr_pipeline.config.key_paths import KeyPath, render_key_path, value_at
-from ctr_pipeline.config.models import Config, EarlierRun, EtcdLedgerConfig
+from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.yaml_source import Source
-from ctr_pipeline.specs.course import WorkersConfig
 from ctr_pipeline.specs.model_kinds import ModelConfig, nearest_model_name
 from ctr_pipeline.specs.section import NamedSection
 from ctr_pipeline.transforms import TRANSFORMS
@@ -21,7 +21,15 @@ from ctr_pipeline.transforms.base import Transform
 Loc = tuple[str | int, ...]
 
 _SHOWN_CHARACTERS = 60
-_UNION_MODELS = {WorkersConfig.__name__, EtcdLedgerConfig.__name__, EarlierRun.__name__}
+_UNION_MODELS = {
+    model.__name__
+    for _, info in fields_below(Config)
+    if get_origin(info.annotation) in {Union, UnionType}
+    for model in get_args(info.annotation)
+    if isinstance(model, type)
+    and issubclass(model, BaseModel)
+    and {str, Literal} & {get_origin(one) or one for one in get_args(info.annotation)}
+}
 """Models that stand beside a text in a union; pydantic names them in its locations."""
 _BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 

@@ -18,21 +18,21 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in models_in(part)]
 
 
-def _fields_below(
+def fields_below(
     section: type[BaseModel], path: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, FieldInfo]]:
     """Every field of a model and of the models inside it, each with its path."""
     for name, info in section.model_fields.items():
         yield (*path, name), info
         for model in models_in(info.annotation):
-            yield from _fields_below(model, (*path, name))
+            yield from fields_below(model, (*path, name))
 
 
 def keys_with(section: type[BaseModel], kind: type[T]) -> dict[str, T]:
     """The marks of one kind by dotted key."""
     return {
         render_key_path(path): mark
-        for path, info in _fields_below(section)
+        for path, info in fields_below(section)
         for mark in info.metadata
         if isinstance(mark, kind)
     }

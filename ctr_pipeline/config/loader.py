@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ctr_pipeline.config.consistency import check_consistency, check_header
+from ctr_pipeline.config.consistency import check_consistency, check_header, check_sections
 from ctr_pipeline.config.explanations import describe, explain_errors
 from ctr_pipeline.config.key_paths import KeyPath, KeyPathError, parse_key_path, put_at, value_at
 from ctr_pipeline.config.kubernetes import KubernetesConfig
@@ -206,7 +206,7 @@ def _finish(
         for index, message in merge_problems(config.features):
             source.add(("features", index), message)
     if config is not None:
-        _check_members(config, source)
+        check_sections(config, source)
     check_consistency(values, source)
     check_search_space(values, source, _messages)
     data = value_at(source.values, ("data",))
@@ -300,13 +300,3 @@ def _as_tuples(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_as_tuples(item) for item in value)
     return value
-
-
-def _check_members(config: Config, source: Source) -> None:
-    """Adds what is wrong with models of an ensemble, each with the keys that `model` has for it."""
-    try:
-        _ = config.member_models
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        reason = first.get("ctx", {}).get("error", first["msg"])
-        source.add(("train", "ensemble_models"), f"with the keys of model: {reason}")

@@ -43,6 +43,7 @@ from ctr_pipeline.specs.section import (
 from ctr_pipeline.specs.segment import Reduction, SegmentSpec
 from ctr_pipeline.specs.source_formats import SOURCE_FORMATS, is_query
 from ctr_pipeline.specs.statistics_engines import STATISTICS_ENGINES
+from ctr_pipeline.specs.validation_metric import ValidationMetric
 from ctr_pipeline.storage.opening import require_address
 from ctr_pipeline.transforms import AnyTransform
 from ctr_pipeline.transforms.base import IdTransform, Transform, TransformKind
@@ -659,7 +660,7 @@ class EmbeddingTraining(RowLifecycle):
 class EarlyStopping(Section):
     """When to stop before the last epoch."""
 
-    metric: Literal["logloss", "auc"] = Field(
+    metric: ValidationMetric = Field(
         default="logloss", description="Validation metric that is watched."
     )
     tolerance: float = Field(
@@ -1121,7 +1122,7 @@ class TuneConfig(Section):
         lt=2**63,
         description="Seed of the search; the same one tries the same values.",
     )
-    metric: Literal["logloss", "auc"] = Field(
+    metric: ValidationMetric = Field(
         default="logloss", description="What is best on the validation rows."
     )
     startup_trials: int = Field(

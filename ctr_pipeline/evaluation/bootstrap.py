@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ctr_pipeline.evaluation.auc import auc_of_runs
+from ctr_pipeline.evaluation.auc import auc_of_runs, run_starts
 from ctr_pipeline.evaluation.calibration import Interval
 from ctr_pipeline.evaluation.checks import (
     require_binary_labels,
@@ -52,7 +52,7 @@ class _WeightedAuc:
     def __init__(self, positive: npt.NDArray[np.bool_], scores: npt.NDArray[Any]) -> None:
         self._order = np.argsort(scores)
         ordered = scores[self._order]
-        self._starts = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+        self._starts = run_starts(ordered[1:] != ordered[:-1])
         self._positive = positive[self._order].astype(np.int64)
 
     def measure(self, weights: npt.NDArray[Any]) -> float:

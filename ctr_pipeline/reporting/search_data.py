@@ -5,6 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ctr_pipeline.specs.validation_metric import ValidationMetric
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,7 +69,7 @@ class SearchData(_Frozen):
 
     name: str
     created: datetime
-    metric: Literal["logloss", "auc"]
+    metric: ValidationMetric
     num_planned: int
     keys: tuple[SearchedKey, ...]
     trials: tuple[SearchTrial, ...]

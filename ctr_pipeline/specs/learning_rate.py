@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from ctr_pipeline.specs.section import NamedSection, union_of
+from ctr_pipeline.specs.validation_metric import ValidationMetric, cost_of
 
 GlobalBatch = Literal["growing", "fixed"]
 LearningRateScaling = Literal["none", "linear", "sqrt"]
@@ -36,6 +37,11 @@ class LearningRateSchedule(NamedSection):
 
     name: str
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up from 0.")
+
+    @property
+    def epochs_waited(self) -> int | None:
+        """Epochs without a better metric after which it acts; None: it looks at none."""
+        return None
 
     def factor(self, step: int, history: History) -> float:
         """Computes the factor of one step.
@@ -107,7 +113,7 @@ class ReduceOnPlateau(LearningRateSchedule):
     """
 
     name: Literal["reduce_on_plateau"] = "reduce_on_plateau"
-    metric: Literal["logloss", "auc"] = Field(
+    metric: ValidationMetric = Field(
         default="logloss", description="Validation metric that is watched."
     )
     patience: int = Field(
@@ -119,12 +125,16 @@ class ReduceOnPlateau(LearningRateSchedule):
     reduction: float = Field(default=0.1, gt=0, lt=1, description="Factor per reduction.")
     floor: float = Field(default=0.0, ge=0, le=1, description="Smallest factor.")
 
+    @property
+    def epochs_waited(self) -> int:
+        """The patience."""
+        return self.patience
+
     def factor_of_epoch(self, history: History) -> float:
         """Computes the factor after as many reductions as the epochs before call for."""
         best, waited, reductions = math.inf, 0, 0
         for epoch in history:
-            # Smaller is better in both cases.
-            cost = epoch["valid_logloss"] if self.metric == "logloss" else -epoch["valid_auc"]
+            cost = cost_of(self.metric, logloss=epoch["valid_logloss"], auc=epoch["valid_auc"])
             if cost < best - self.min_delta:
                 best, waited = cost, 0
                 continue

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctr_pipeline.config.models import EarlyStopping
+from ctr_pipeline.specs.validation_metric import ValidationMetric, cost_of
 from ctr_pipeline.training.history import EpochRecord
 
 
@@ -32,10 +33,9 @@ def decide_stop(
         stopping: The rule; None watches validation logloss and never stops early.
         num_epochs: Maximum number of epochs.
     """
-    metric = stopping.metric if stopping else "logloss"
-    # Smaller is better in both cases.
+    metric: ValidationMetric = stopping.metric if stopping else "logloss"
     costs = [
-        record.valid_logloss if metric == "logloss" else -record.valid_auc for record in history
+        cost_of(metric, logloss=record.valid_logloss, auc=record.valid_auc) for record in history
     ]
     best = min(range(len(costs)), key=costs.__getitem__)
     best_epoch = history[best].epoch

@@ -1,8 +1,9 @@
 """When a member that has not been heard for a while is lost, and a worker loses its leases.
 
-The one rule for members that train and workers that encode; the callers act on it. Other
-rules say when workers no longer wait for a silent one (`rounds._is_silent`), and when `ctrpipe
-status` shows a member as `silent`.
+The rule for members that train and workers that encode; the callers act on it. Replicas and nodes
+of elastic runs hold leases instead (`rendezvous._is_expired`). Other rules say when workers no
+longer wait for a silent one (`rounds._is_silent`), and when `ctrpipe status` shows a member as
+`silent`.
 """
 
 

@@ -80,7 +80,8 @@ if TYPE_CHECKING:
     from ctr_pipeline.training.replica_trainer import ReplicaTrainer
 
 _LOGGER = logging.getLogger(__name__)
-_TIMES = RendezvousTimes(gather_seconds=0.1, lease_seconds=5.0, straggler_seconds=600.0)
+_GATHER_SECONDS = 0.1
+_STRAGGLER_SECONDS = 600.0
 """A member that validates asks for no world; others wait for it while its lease lasts."""
 _LOOK_SECONDS = 0.1
 _BACK_TO_CHECKPOINT = "all go back to the last checkpoint"
@@ -117,7 +118,11 @@ def trained_by_replicas(context: RunContext, *, num_rows: int) -> "TrainedModel"
             RendezvousServer(
                 f"{host}:0",
                 Access.load(folder, "master"),
-                _TIMES,
+                RendezvousTimes(
+                    gather_seconds=_GATHER_SECONDS,
+                    lease_seconds=runtime.silence_seconds,
+                    straggler_seconds=_STRAGGLER_SECONDS,
+                ),
                 # Workers may have outlived the process that served the one before.
                 worlds=folder / "newest-world",
                 on_scale=scale.ask,
