@@ -3,6 +3,7 @@
 import json
 import shlex
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,10 +14,11 @@ import yaml
 
 from ctr_pipeline.config import load_config
 from ctr_pipeline.config.key_paths import value_at
+from ctr_pipeline.config.models import working_copy
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG, RUN_LOCK
 from ctr_pipeline.config.yaml_source import parse_yaml
 from ctr_pipeline.distributed.master.ledger.unit_file import UnitsDone, read_units_done
-from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from ctr_pipeline.errors import CheckpointError, CtrPipelineError, RunFolderError
 from ctr_pipeline.pipeline.job.replica_progress import (
     ReplicaMembers,
     load_members_told,
@@ -25,6 +27,8 @@ from ctr_pipeline.pipeline.job.replica_progress import (
 )
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, decide_alive, load_sessions
+from ctr_pipeline.pipeline.stored_run import StoredRun, find_stored_runs
+from ctr_pipeline.storage.opening import address_of
 from ctr_pipeline.training.history import EpochRecord, WorldRecord, load_history
 
 _AT_AN_END = frozenset({"finished", "trained", "prepared", "not trained"})
@@ -37,7 +41,7 @@ class ListedRun:
     """One run of a list, as its folder describes it.
 
     Attributes:
-        folder: Its path.
+        folder: Its path, or the address that it is kept at.
         name: Name of the config; None before training.
         model: Name of the architecture; None before training.
         num_training_rows: Training rows; None before the run is finished, as the next two.
@@ -48,7 +52,7 @@ class ListedRun:
         when: When it ended, or last wrote something.
     """
 
-    folder: Path
+    folder: Path | str
     name: str | None
     model: str | None
     num_training_rows: int | None
@@ -190,16 +194,21 @@ def _is_alive(run: RunFolder, sessions: Sequence[RunSession]) -> bool | None:
 
 
 def list_runs(folder: Path) -> list[ListedRun]:
-    """The runs in a folder and below it, the newest first.
+    """The runs in a folder or at an address, and below it, the newest first.
 
     Raises:
         RunFolderError: There is no such folder.
+        StorageError: The storage of the address cannot be used.
     """
+    oldest = datetime.min.replace(tzinfo=UTC)
+    address = address_of(folder)
+    if address is not None:
+        stored = map(_listed_stored, find_stored_runs(address))
+        return sorted(stored, key=lambda run: (run.when or oldest, run.folder), reverse=True)
     if not folder.is_dir():
         raise RunFolderError(
             "there is no such folder", place=str(folder), remedy="Name one that holds run folders"
         )
-    oldest = datetime.min.replace(tzinfo=UTC)
     runs = [_listed(RunFolder(path)) for path in _find(folder, _DEPTH)]
     return sorted(runs, key=lambda run: (run.when or oldest, str(run.folder)), reverse=True)
 
@@ -220,13 +229,32 @@ def _find(folder: Path, depth: int) -> Iterator[Path]:
             yield from _find(path, depth - 1)
 
 
-def _listed(run: RunFolder) -> ListedRun:
+def _listed_stored(address: str) -> ListedRun:
+    """Reads no more of a run than the files that a line needs."""
+    with tempfile.TemporaryDirectory(prefix="ctrpipe-runs-") as made:
+        run = RunFolder(Path(made))
+        names = (run.config.name, run.metrics.name, run.sessions.name)
+        try:
+            StoredRun(address, run.path).copy(names)
+        except CheckpointError:
+            return ListedRun(address, *(None,) * 6, "damaged", None)
+        return replace(_listed(run, RunFolder(working_copy(address, None))), folder=address)
+
+
+def _listed(run: RunFolder, working: RunFolder | None = None) -> ListedRun:
+    """Describes a run.
+
+    Args:
+        run: Where its files are.
+        working: The folder that a process which works on it locks; None: the same.
+    """
     try:
         config, metrics = _read_config(run), load_metrics(run)
         sessions = load_sessions(run.sessions)
     except (CtrPipelineError, OSError, ValueError, yaml.YAMLError, RecursionError):
         return ListedRun(run.path, *(None,) * 6, "damaged", None)
-    state = decide_state(sessions, alive=_is_alive(run, sessions), is_finished=run.metrics.exists())
+    alive = _is_alive(working or run, sessions)
+    state = decide_state(sessions, alive=alive, is_finished=run.metrics.exists())
     measured = metrics.get("test") or metrics.get("valid") or {}
     seconds = value_at(metrics, ("timings_seconds", "training"))
     if seconds is None:

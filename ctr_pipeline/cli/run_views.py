@@ -10,6 +10,7 @@ from rich.table import Table
 from ctr_pipeline.cli.markup import escape
 from ctr_pipeline.cli.progress_lines import format_seconds
 from ctr_pipeline.cli.tables import facts_table, make_console, print_paths
+from ctr_pipeline.storage.opening import address_of
 
 if TYPE_CHECKING:
     from ctr_pipeline.apps.compare import ComparisonResult
@@ -139,7 +140,8 @@ def print_runs(runs: "Sequence[ListedRun]", folder: Path) -> None:
     """Prints one line per run."""
     console = make_console()
     if not runs:
-        console.print(f"There are no runs in {escape(str(folder))}", soft_wrap=True)
+        named = address_of(folder) or folder
+        console.print(f"There are no runs in {escape(str(named))}", soft_wrap=True)
         return
     table = Table()
     table.add_column("run", style="cyan", overflow="fold")

@@ -14,7 +14,12 @@ from ctr_pipeline.cli.session import CommandSession
 def runs(
     session: CommandSession,
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="Holds run folders, at any depth up to four.")
+        Path,
+        typer.Argument(
+            metavar="[FOLDER]",
+            help="Holds run folders, at any depth up to four; or an address, such as "
+            "s3://bucket/runs, of which all object names are listed.",
+        ),
     ] = Path("runs"),
 ) -> None:
     """List runs, the newest first: model, rows, test metrics, training time and state.
@@ -23,7 +28,7 @@ def runs(
 
     ctrpipe runs
 
-    ctrpipe runs experiments --json
+    ctrpipe runs s3://bucket/runs --json
     """
     from ctr_pipeline.apps.runs import list_runs
     from ctr_pipeline.cli.run_views import print_runs

@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.errors import CtrPipelineError, FolderInUseError, StorageError
 from ctr_pipeline.pipeline.timing import start_of_process
 from ctr_pipeline.storage.commit_log import FencedError
-from ctr_pipeline.storage.commits import MANIFESTS, PARTS, PINS, Manifest
+from ctr_pipeline.storage.commits import MANIFESTS, PARTS, PINS, Manifest, commit_id_of
 from ctr_pipeline.storage.folder_commits import FILES, FolderCommits
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import Storage, StorageAwayError
@@ -58,6 +58,22 @@ def is_left_out(name: str) -> bool:
     if parts[0] in {"job", "replicas"}:
         return len(parts) > 1 and name not in {*_JOB_FILES, "replicas/progress.json"}
     return parts[0] in {"cache", "scoring", "scores"} or CHECKPOINTS in parts[:-1]
+
+
+def find_stored_runs(address: str) -> list[str]:
+    """The addresses of runs at an address and below it, in their order.
+
+    Raises:
+        StorageError: The storage cannot be used.
+    """
+    runs: set[str] = set()
+    for one in open_storage(address).list(""):
+        folder, found, name = one.key.rpartition(f"{MANIFESTS}/")
+        if found and commit_id_of(f"{MANIFESTS}/{name}") is not None:
+            runs.add(folder)
+    # Checkpoints of a run are committed below it.
+    inner = {run for run in runs for other in runs - {run} if run.startswith(other)}
+    return [f"{address.rstrip('/')}/{run}".rstrip("/") for run in sorted(runs - inner)]
 
 
 def _survives(name: str) -> bool:
@@ -157,6 +173,15 @@ class StoredRun:
         newest = self._commits_there().newest()
         files: Mapping[str, str] = {} if newest is None else newest.state[FILES]
         return {name: f"{self.address}/{key}" for name, key in files.items()}
+
+    def copy(self, names: Collection[str]) -> None:
+        """Copies some files of the newest commit into the scratch space, and no others.
+
+        Raises:
+            StorageError: The run cannot be read at this moment.
+            CheckpointError: One of them is damaged.
+        """
+        self._commits_there().copy(names)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

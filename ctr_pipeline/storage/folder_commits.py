@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,19 @@ class FolderCommits:
     def has_written(self, manifest: Manifest) -> bool:
         """Whether a commit was made from this folder, and none was fetched into it since."""
         return manifest.writer == self._index.writer
+
+    def copy(self, names: Collection[str]) -> None:
+        """Copies some files of the newest commit into the folder; those that it lacks are left out.
+
+        Raises:
+            CheckpointError: There is no commit of a folder, or a file is missing or damaged.
+        """
+        newest = self.newest()
+        files = {} if newest is None else _files_of(newest, self._storage.address)
+        for name in files.keys() & set(names):
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._copy(files[name], path)
 
     def fetch(self) -> Manifest | None:
         """Makes the folder that of the newest commit; returns it, None where there is none.

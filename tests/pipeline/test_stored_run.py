@@ -1,5 +1,6 @@
 """A run that is kept at an address, here a folder: who may work on it, and who reads it."""
 
+import json
 import signal
 import threading
 import time
@@ -8,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from ctr_pipeline import interruption
+from ctr_pipeline.cli.main import main
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import FolderInUseError, StorageError
 from ctr_pipeline.pipeline import stored_run
 from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
 from ctr_pipeline.pipeline.stored_run import StoredRun, is_left_out
-from ctr_pipeline.storage.commit_log import FencedError, fenced
+from ctr_pipeline.storage.commit_log import CommitWriter, FencedError, fenced
 from ctr_pipeline.storage.folder_commits import FolderCommits
 from ctr_pipeline.storage.local_disk import LocalDisk
+from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.storage.protocol import StorageAwayError, StorageDeniedError
 
 
@@ -68,6 +71,32 @@ def test_a_run_is_kept_and_found_by_its_address_alone(address, tmp_path):
     assert again.stored_at == address
     assert again.run_folder == found.path
     assert again.checkpoints_at == f"{address}/checkpoints"
+
+
+def test_runs_below_an_address_are_listed_by_a_few_files(address, tmp_path, capsys):
+    run = run_at(address, tmp_path / "scratch")
+    with run.locked():
+        run.keep_config(loaded(address))
+        # Commits of its checkpoints are none of runs.
+        CommitWriter(open_storage(f"{address}/checkpoints")).commit([], {})
+        run.metrics.write_text('{"test": {"auc": 0.75, "logloss": 0.5}}')
+    store = Path(address.removeprefix("file://")).parent
+    other = f"file://{store}/deep/other"
+    with run_at(other, tmp_path / "scratch").locked():
+        pass
+    (store / "rows.csv").write_text("a,b\n")
+    assert main(["runs", f"file://{store}", "--json"]) == 0
+    listed = {run["folder"]: run for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert set(listed) == {address, other}
+    assert (listed[address]["model"], listed[address]["auc"]) == ("deepfm", 0.75)
+    assert listed[address]["state"] == "finished"
+    assert listed[other]["state"] == "not trained"
+    # At the run itself, and where there is none.
+    assert main(["runs", address]) == 0
+    assert address in capsys.readouterr().out.replace("\n", "")
+    assert main(["runs", f"file://{store}/none"]) == 0
+    assert f"There are no runs in file://{store}/none" in capsys.readouterr().out
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_copy_of_a_working_copy_is_a_run_folder_of_its_own(address, tmp_path):
