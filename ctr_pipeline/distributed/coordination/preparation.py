@@ -4,7 +4,7 @@
 the ledger must hold before anybody acts on it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -43,6 +43,8 @@ class Unit:
         start: What lies before it in the split.
         size: What is in it.
         measure: What `start` and `size` count.
+        where: What it is in the words of whoever wrote the config, such as a file; empty: only what
+            it counts tells.
     """
 
     split: str
@@ -52,6 +54,7 @@ class Unit:
     start: int
     size: int
     measure: Measure = "rows"
+    where: str = ""
 
     @property
     def name(self) -> str:
@@ -191,6 +194,7 @@ def plan_units(
     sizes: Sequence[int],
     least_size: int,
     measure: Measure = "rows",
+    name_of: Callable[[int, int], str] = lambda first, num_parts: "",
 ) -> list[Unit]:
     """Divides a split into units of neighbouring parts.
 
@@ -200,6 +204,7 @@ def plan_units(
         least_size: Size of a unit, at least, but for the last one; more where there would be more
             than `MOST_UNITS`.
         measure: What sizes count.
+        name_of: Says what the parts of a unit are, from the first one and their number.
     """
     least = max(least_size, -(-sum(sizes) // MOST_UNITS))
     units: list[Unit] = []
@@ -209,7 +214,10 @@ def plan_units(
         is_last = part + 1 == len(sizes)
         if size >= least or is_last:
             num_parts = part + 1 - first_part
-            units.append(Unit(split, len(units), first_part, num_parts, start, size, measure))
+            where = name_of(first_part, num_parts)
+            units.append(
+                Unit(split, len(units), first_part, num_parts, start, size, measure, where)
+            )
             first_part, start, size = part + 1, start + size, 0
     return units
 
@@ -423,5 +431,5 @@ class PreparationBoard:
                 return
             last = unit.start + unit.size - 1
             verb = "encoded" if unit.measure == "rows" else "read"
-            what = f"{unit.measure} {unit.start:,} to {last:,} of {unit.split}"
+            what = unit.where or f"{unit.measure} {unit.start:,} to {last:,} of {unit.split}"
             self.failure = f"{what} could not be {verb}: {why}"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -176,7 +177,13 @@ def read_by_workers(
     units = [
         unit
         for split, found in ranges.items()
-        for unit in plan_units(split, _sizes(rows.source, found, unit_bytes), unit_bytes, "bytes")
+        for unit in plan_units(
+            split,
+            _sizes(rows.source, found, unit_bytes),
+            unit_bytes,
+            "bytes",
+            partial(name_of_ranges, found),
+        )
     ]
     ledger = BadRowLedger(config.data.bad_rows, config.data.max_bad_fraction)
     reader = SplitReader(run, rows, ranges, threads=1, ledger=ledger)
@@ -194,6 +201,20 @@ def read_by_workers(
         reader.folder.mkdir(parents=True, exist_ok=True)
     durable.write_text(reader.folder / _FACTS, facts.model_dump_json())
     return share_units(reader, units)
+
+
+def name_of_ranges(units: Sequence[SourceUnit], first: int, number: int) -> str:
+    """What neighbouring ranges are: files, or which parts of one."""
+    some = units[first : first + number]
+    start, end = some[0].place, some[-1].place
+    if start != end:
+        return f"{start} to {end}"
+    places = [place for place, unit in enumerate(units) if unit.place == start]
+    if len(places) == number:
+        return start
+    part = first - places[0] + 1
+    parts = f"part {part}" if number == 1 else f"parts {part} to {part + number - 1}"
+    return f"{parts} of {len(places)} of {start}"
 
 
 def _sizes(source: Source, units: Sequence[SourceUnit], unit_bytes: int) -> list[int]:

@@ -1,11 +1,13 @@
 """Every row is encoded once, by one attempt that counts, whatever becomes of the workers."""
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ctr_pipeline.dataset.source import Unit as SourceUnit
 from ctr_pipeline.distributed.coordination.preparation import (
     MOST_UNITS,
     PreparationBoard,
@@ -13,6 +15,7 @@ from ctr_pipeline.distributed.coordination.preparation import (
     UnitReport,
     plan_units,
 )
+from ctr_pipeline.pipeline.stages.read import name_of_ranges
 
 SILENCE_SECONDS = 5.0
 MAX_FAILURES = 3
@@ -101,6 +104,17 @@ def test_a_unit_that_fails_too_often_fails_the_job_and_lost_workers_do_not():
         board.report(UnitReport(f"bad{number}", lease, 0, failure="the disk is full"), 0.0)
     assert "rows 0 to 9 of train" in board.failure
     assert "the disk is full" in board.failure
+
+
+def test_failed_reading_names_the_file_and_its_part():
+    ranges = [SourceUnit("train", place, first) for place, first in (("a", 0), ("b", 0), ("b", 9))]
+    (both,) = plan_units("train", [5, 5, 5], 15, "bytes", partial(name_of_ranges, ranges))
+    one, other = plan_units("train", [5, 5, 5], 10, "bytes", partial(name_of_ranges, ranges))
+    assert [unit.where for unit in (both, one, other)] == ["a to b", "a to b", "part 2 of 2 of b"]
+    board = make_board(units=[other])
+    lease = board.lease("w", 0.0)
+    board.report(UnitReport("w", lease, 0, failure="not UTF-8", is_final=True), 1.0)
+    assert board.failure == "part 2 of 2 of b could not be read: not UTF-8"
     assert board.lease("next", 0.0) is None
 
 
