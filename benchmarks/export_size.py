@@ -152,7 +152,6 @@ def main() -> None:
         write_cut(arguments.write_cut, num_rows)
         return
 
-    from ctr_pipeline.config.models import ModelConfig
     from ctr_pipeline.export.model_card import ModelCardInfo
     from ctr_pipeline.export.servable import export_servable, publish_export
     from ctr_pipeline.models.build import build_model

@@ -78,7 +78,7 @@ def train_ours(
         `samples_per_second`, `held_out_logloss`, `held_out_auc`; `embedding_rows` and
         `embedding_bytes` at the end; `bits`, a digest of all weights.
     """
-    from ctr_pipeline.config.models import ModelConfig, TrainConfig
+    from ctr_pipeline.config.models import TrainConfig
     from ctr_pipeline.dataset.encoded import EncodedReader, EncodedWriter
     from ctr_pipeline.embeddings.counts import IdCounts
     from ctr_pipeline.embeddings.dense import DenseParameters
@@ -87,14 +87,15 @@ def train_ours(
     from ctr_pipeline.models.build import build_model
     from ctr_pipeline.models.inputs import ModelSignature
     from ctr_pipeline.pipeline.model.embedding_rows import segment_specs
+    from ctr_pipeline.specs.model_kinds import MODELS
     from ctr_pipeline.specs.table import ID_BITS, TableSpec
     from ctr_pipeline.storage.opening import open_storage
     from ctr_pipeline.training.compiled import CompiledModel, configure_tensorflow
     from ctr_pipeline.training.trainer import Trainer, TrainerFiles
 
     num_tables = train.ids_BF.shape[1]
-    model_config = ModelConfig(
-        name=model, embedding_dim=EMBEDDING_DIM, hidden_units=HIDDEN_UNITS, dropout=0.0
+    model_config = MODELS[model](
+        embedding_dim=EMBEDDING_DIM, hidden_units=HIDDEN_UNITS, dropout=0.0
     )
     config = TrainConfig(epochs=1, batch_size=BATCH_SIZE, shuffle=False, checkpoint_seconds=1e6)
     shares = decide_threads(available_cores())

@@ -29,7 +29,7 @@ from ctr_pipeline.evaluation.calibration import calibration_bins
 from ctr_pipeline.evaluation.likelihood import logloss_of_logits
 from ctr_pipeline.evaluation.metrics import MeasuredRows
 from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
-from ctr_pipeline.pipeline.run_metrics import RunMetrics
+from ctr_pipeline.pipeline.stages.run_metrics import RunMetrics
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.reporting import data as page
 from ctr_pipeline.reporting.comparison_view import RunView, run_views, setting_text

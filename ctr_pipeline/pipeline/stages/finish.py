@@ -9,7 +9,6 @@ from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.environment import peak_memory_bytes
 from ctr_pipeline.pipeline.model.ensemble import TrainedMember
 from ctr_pipeline.pipeline.model.trained_model import RowCounts, TrainedModel
-from ctr_pipeline.pipeline.run_metrics import RunMetrics, TrainingMetrics
 from ctr_pipeline.pipeline.sessions import RunSession, load_sessions
 from ctr_pipeline.pipeline.stages.analyze import Analysis
 from ctr_pipeline.pipeline.stages.evaluate import (
@@ -22,6 +21,7 @@ from ctr_pipeline.pipeline.stages.evaluate import (
 from ctr_pipeline.pipeline.stages.export import prove_export, written_export
 from ctr_pipeline.pipeline.stages.planted import planted_figures
 from ctr_pipeline.pipeline.stages.report import run_report
+from ctr_pipeline.pipeline.stages.run_metrics import RunMetrics, TrainingMetrics
 from ctr_pipeline.pipeline.timing import FIRST_STEP
 
 
