@@ -160,6 +160,7 @@ def main() -> None:
     from ctr_pipeline.preprocessing.encode import ColumnEncoder
     from ctr_pipeline.preprocessing.plan import FieldPlan, PreprocessingPlan
     from ctr_pipeline.specs.columns import ColumnType
+    from ctr_pipeline.specs.model_kinds import DeepFMConfig
     from ctr_pipeline.transforms.hash import HashStep
 
     machine = describe_machine()
@@ -176,7 +177,7 @@ def main() -> None:
         ),
         numbers=(),
     )
-    model = build_model(ModelConfig(embedding_dim=DIM), ModelSignature(1, DIM, 0, 0.25), seed=0)
+    model = build_model(DeepFMConfig(embedding_dim=DIM), ModelSignature(1, DIM, 0, 0.25), seed=0)
     texts = [f"value-{number}" for number in range(200)]
     with (
         tempfile.TemporaryDirectory(prefix="export-size-", dir=arguments.folder) as temporary,
