@@ -2,7 +2,8 @@
 
 Nothing is left to Spark's own reading of text, which differs in what quotes, blanks and missing
 values are: Spark gives the lines of a file, and SQL cuts them as `formats.text.records` does. Rows
-of Parquet files have numbers, so they may be divided by order; lines have none.
+of Parquet files have numbers, so they may be divided by order; lines have none. By the hash of a
+text, rows of both are divided.
 """
 
 import re
@@ -37,7 +38,13 @@ from ctr_pipeline.dataset.formats.text.records import Dialect, find_first_end
 from ctr_pipeline.dataset.key_values import KeyValueFile, as_kept
 from ctr_pipeline.dataset.partitions import Partition
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.splits import SPLITS, Shares, plan_order_ranges
+from ctr_pipeline.dataset.splits import (
+    HASH_DIGITS,
+    SPLITS,
+    Shares,
+    plan_hash_ranges,
+    plan_order_ranges,
+)
 from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
@@ -292,7 +299,63 @@ class KeyValueRows:
         )
 
 
-FileRows = LineRows | ParquetRows | KeyValueRows
+@dataclass(frozen=True)
+class HashedRows:
+    """The rows of one split, of rows that are divided by the hash of a text.
+
+    Attributes:
+        rows: The rows of all splits.
+        column: Holds the text.
+        hashes: The hashes of this split, as of `plan_hash_ranges`.
+    """
+
+    rows: LineRows | ParquetRows | KeyValueRows
+    column: str
+    hashes: tuple[int, int]
+
+    @property
+    def view(self) -> FileView:
+        """What SQL reads."""
+        return self.rows.view
+
+    @property
+    def place(self) -> str:
+        """The rows' name in messages."""
+        return self.rows.place
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self.rows.schema
+
+    @property
+    def sample(self) -> exp.Expr:
+        """As `RowsInSql.sample`."""
+        return self.rows.sample
+
+    def is_readable(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.is_readable`."""
+        return self.rows.is_readable(name, column_type)
+
+    def value(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.value`."""
+        return self.rows.value(name, column_type)
+
+    def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
+        """As `RowsInSql.select`."""
+        text = self.rows.value(self.column, ColumnType.TEXT)
+        present = exp.Coalesce(this=text, expressions=[exp.Literal.string("")])
+        one, digits = exp.Literal.number(1), exp.Literal.number(HASH_DIGITS)
+        start = call("SUBSTR", exp.MD5(this=present), one, digits)
+        number = call("CONV", start, exp.Literal.number(16), exp.Literal.number(10))
+        hashed = exp.cast(number, "bigint")
+        first, after = map(exp.Literal.number, self.hashes)
+        return self.rows.select(columns).where(
+            exp.GTE(this=hashed, expression=first), exp.LT(this=hashed.copy(), expression=after)
+        )
+
+
+FileRows = LineRows | ParquetRows | KeyValueRows | HashedRows
 
 
 def find_views(table: CountedRows) -> tuple[FileView, ...]:
@@ -349,10 +412,10 @@ def require_readable(data: DataConfig, source: Source) -> None:
     if _shares(data, source).splits == ("train",):
         return
     is_by_order = split.by == "order"
-    if is_by_order and source.format_name == "parquet":
+    if split.by == "hash" or (is_by_order and source.format_name == "parquet"):
         return
     why = "lines of text have no numbers there" if is_by_order else f"{split.by} is counted here"
-    also = " or use Parquet files and by: order," if not is_by_order else " or use Parquet files,"
+    also = " or use by: hash," if not is_by_order else " or use Parquet files, or by: hash,"
     raise DataError(
         f"Spark cannot divide these rows by {split.by}: {why}",
         place="data.split.by",
@@ -427,13 +490,14 @@ def plan_tables(
         columns: Which columns are counted, and how they are read.
 
     Raises:
-        DataError: A file cannot be read any more.
+        DataError: A file cannot be read any more, or rows are divided by the hash of numbers.
     """
     missing = missing_texts(data.missing_values)
     shares = _shares(data, source)
     splits = {*source.files, *shares.splits}
+    is_divided, by_hash = shares.splits != ("train",), data.split.by == "hash"
     ranges: dict[str, tuple[int, int] | None] = dict.fromkeys(splits)
-    if shares.splits != ("train",):
+    if is_divided and not by_hash:
         # They are Parquet files, which know how many rows they have.
         known = [source.opened[file].known_rows() for file in source.files["train"]]
         ranges |= plan_order_ranges(sum(one or 0 for one in known), shares)
@@ -452,10 +516,33 @@ def plan_tables(
         sources: tuple[RowsInSql, ...] = tuple(rows)
         if data.key_value is not None:
             named = {data.label, data.weight, *columns}
+            named.add(data.split.column)
             keys = tuple(key for key in _keys_of(source) if key in named)
             sources = tuple(KeyValueRows(one, data.key_value, keys) for one in rows)
+        if is_divided and by_hash and files is source.files["train"]:
+            hashes = plan_hash_ranges(shares)[split]
+            sources = tuple(_hashed(one, data.split.column, hashes, columns) for one in sources)
         tables[split] = CountedRows(data.label, columns, sources, weight=data.weight)
     return tables
+
+
+def _hashed(
+    rows: RowsInSql,
+    column: str | None,
+    hashes: tuple[int, int],
+    columns: Mapping[str, ColumnType],
+) -> HashedRows:
+    assert column is not None  # noqa: S101  by: hash has one
+    assert isinstance(rows, LineRows | ParquetRows | KeyValueRows)  # noqa: S101
+    is_text = columns.get(column, ColumnType.TEXT) is ColumnType.TEXT
+    if not is_text or rows.value(column, ColumnType.TEXT) is None:
+        raise DataError(
+            "is read as a number, and Spark writes numbers otherwise than they are hashed here",
+            place=f"data.split.column '{column}'",
+            remedy=f"Divide rows by a column of texts or whole numbers that is no number feature, "
+            f"{_LEAVE_OUT}",
+        )
+    return HashedRows(rows, column, hashes)
 
 
 def _keys_of(source: Source) -> tuple[str, ...]:

@@ -165,7 +165,7 @@ def explain_errors(errors: Sequence[ErrorDetails], values: dict[str, Any], sourc
         ):
             # Entries that are wrong are not counted, and are told of themselves.
             continue
-        if error["type"] == "union_tag_invalid" and "name" in value_at(values, path):
+        if error["type"] == "union_tag_invalid" and value_at(values, (*path, "name")) is not None:
             path = (*path, "name")
         message, suggestion = _explain(error, path, values)
         if (path, message) not in seen:

@@ -2,10 +2,13 @@
 
 By order, the first rows train, the next validate, the last test. By time, the same holds of times:
 all rows of one time stay together, wherever they stand. At random, the row's number among
-the good rows and the seed decide. By hash, the fingerprint of one column's value decides alone, so
-that a value's rows stay together in every file and run; missing counts as one value.
+the good rows and the seed decide. By hash, the MD5 of one column's value decides alone, so that a
+value's rows stay together in every file and run; missing counts as one value. Every SQL engine has
+that function, too.
 """
 
+import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,12 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_pipeline.kernels.text_ids import fingerprint_values
 from ctr_pipeline.splitmix import GOLDEN, mix
 
 SPLITS = ("train", "valid", "test")
 
 _WORD = (1 << 64) - 1
+HASH_DIGITS = 13
+"""Hexadecimal digits of the MD5 that decide: 52 bits, which a float64 holds exactly."""
+_HASHES = 1 << 4 * HASH_DIGITS
 
 
 @dataclass(frozen=True)
@@ -92,16 +97,33 @@ def random_fractions(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np
 def hash_fractions(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Uniform in [0, 1) for each value of a text or float64 column, equal for equal values.
 
-    Fingerprint64 of the UTF-8 bytes, of numbers of their shortest decimal form, then mixed: the
-    same function divides rows wherever they lie.
+    It is the number of the first digits of the MD5 of the UTF-8 bytes, of numbers of their shortest
+    decimal form, over the greatest such number.
     """
     texts = pc.cast(values, pa.string()) if pa.types.is_floating(values.type) else values
     encoded = texts.combine_chunks().dictionary_encode(null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()
     # No text of a file is empty, an empty one is missing: so it can stand for missing here.
-    fractions = _as_fractions(mix(fingerprint_values(encoded.dictionary)))
-    return np.take(fractions, np.asarray(encoded.indices))
+    fractions = [_hash_of(text or "") / _HASHES for text in encoded.dictionary.to_pylist()]
+    return np.take(np.array(fractions, np.float64), np.asarray(encoded.indices))
+
+
+def _hash_of(text: str) -> int:
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    return int(digest[:HASH_DIGITS], 16)
+
+
+def plan_hash_ranges(shares: Shares) -> dict[str, tuple[int, int]]:
+    """The range [first, after) of the hashes of each split, as `divide` makes it of fractions."""
+    borders = (1.0 - shares.valid - shares.test, 1.0 - shares.test)
+    train_end, valid_end = (math.ceil(border * _HASHES) for border in borders)
+    ranges = {
+        "train": (0, train_end),
+        "valid": (train_end, valid_end),
+        "test": (valid_end, _HASHES),
+    }
+    return {split: ranges[split] for split in shares.splits}
 
 
 def divide(

@@ -376,7 +376,6 @@ def test_files_of_one_folder_are_one_view(tmp_path):
     [
         ({}, "cannot divide these rows by order: lines of text have no numbers"),
         ({"by": "random"}, "by random"),
-        ({"by": "hash", "column": "city"}, "by hash"),
         ({"by": "time", "column": "price", "time_format": "epoch_seconds"}, "by time"),
     ],
 )

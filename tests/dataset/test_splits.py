@@ -1,3 +1,5 @@
+from hashlib import md5
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from ctr_pipeline.dataset.splits import (
     Shares,
     divide,
     hash_fractions,
+    plan_hash_ranges,
     plan_order_ranges,
     random_fractions,
 )
@@ -52,7 +55,25 @@ def test_hash_places_are_uniform_equal_for_equal_values_and_stable():
     assert np.abs(counts - 2_000).max() < 250
     # A stored value: the split of a user must not change between versions.
     stored = hash_fractions(pa.chunked_array([["user-0", "é"]])).tolist()
-    assert stored == [0.9214030957753951, 0.7744028886316452]
+    digests = [md5(text.encode()).hexdigest() for text in ("user-0", "é")]  # noqa: S324
+    assert stored == [int(digest[:13], 16) / 2**52 for digest in digests]
+
+
+def test_ranges_of_hashes_are_those_of_their_fractions():
+    shares = Shares(valid=0.1, test=0.2)
+    ranges = plan_hash_ranges(shares)
+    assert list(ranges) == ["train", "valid", "test"]
+    borders = [border for pair in ranges.values() for border in pair]
+    assert borders[0] == 0
+    assert borders[-1] == 2**52
+    hashes = np.array([one + more for one in borders for more in (-1, 0, 1)], np.float64)
+    hashes = hashes[(hashes >= 0) & (hashes < 2**52)]
+    table = pa.table({"hash": hashes})
+    for split, rows in divide(table, hashes / 2**52, shares):
+        first, after = ranges[split]
+        expected = hashes[(hashes >= first) & (hashes < after)]
+        assert rows["hash"].to_pylist() == expected.tolist()
+    assert list(plan_hash_ranges(Shares(0, 0.2))) == ["train", "test"]
 
 
 def test_missing_and_numbers_have_a_place_of_their_own():

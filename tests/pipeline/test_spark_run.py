@@ -121,8 +121,15 @@ def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
     assert (found["weighted_label_rate"] is None) is (weight is None)
 
 
-@pytest.mark.parametrize("weight", [None, pytest.param("times", marks=pytest.mark.nightly)])
-def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path, weight):
+@pytest.mark.parametrize(
+    ("weight", "split"),
+    [
+        (None, {}),
+        pytest.param("times", {}, marks=pytest.mark.nightly),
+        (None, {"by": "hash", "column": "user_id"}),
+    ],
+)
+def test_of_divided_parquet_files_with_everything_decided(tmp_path, weight, split):
     chance = np.random.default_rng(3)
     for day in ("1", "2", "3"):
         folder = tmp_path / "clicks" / f"ds={day}"
@@ -143,11 +150,31 @@ def test_of_parquet_files_divided_by_order_with_everything_decided(tmp_path, wei
             "label": "click",
             "weight": weight,
             "missing_values": ["5", "7.50"],
-            "split": {"valid": 0.2, "test": 0.2},
+            "split": {"valid": 0.2, "test": 0.2, **split},
         },
     }
+    if split:
+        # Of numbers the hash is one of their texts.
+        config["features"] = ["auto", {"columns": "user_id", "id": "vocabulary"}]
     found = assert_the_same(tmp_path, config)
-    assert found["num_rows"] == 540
+    assert split or found["num_rows"] == 540
+
+
+def test_of_lines_divided_by_the_hash_of_hostile_texts(tmp_path):
+    names = ["click", *HOSTILE, TIMES]
+    (tmp_path / "rows.csv").write_bytes(as_csv(texts(900, 0), names).encode())
+    config = {
+        "data": {
+            "train": str(tmp_path / "rows.csv"),
+            "label": "click",
+            "missing_values": ["NA"],
+            "split": {"by": "hash", "column": HOSTILE[1], "valid": 0.3, "test": 0.3},
+        },
+        "features": [{"columns": [HOSTILE[1], HOSTILE[3]], "id": "vocabulary"}],
+    }
+    found = assert_the_same(tmp_path, config)
+    assert set(found["drift"]) == {"valid", "test"}
+    assert 0 < found["num_rows"] < 900
 
 
 PAIRS = (
