@@ -78,9 +78,8 @@ APP_MISTAKES = (
     Case(
         "compare_other_metrics",
         _runs(metrics='{"test": {"auc": 0.5}}'),
-        ("b/metrics.json: is damaged",),
+        ("b/metrics.json: is damaged", "'ctrpipe export RUN'"),
         COMPARE,
-        unfollowed="the runs are made up",
     ),
     Case(
         "compare_damaged_predictions",
@@ -121,9 +120,8 @@ COMMAND_MISTAKES = (
     Case(
         "compare_damaged_metrics",
         _runs(metrics="[1"),
-        ("b/metrics.json: is damaged",),
+        ("b/metrics.json: is damaged", "'ctrpipe export RUN'"),
         COMPARE,
-        unfollowed="the runs are made up",
     ),
     Case(
         "compare_with_too_few_repeats",
