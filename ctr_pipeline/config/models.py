@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     WithJsonSchema,
+    field_serializer,
     field_validator,
     model_validator,
 )
@@ -758,6 +759,14 @@ class TrainConfig(TrainingCourse):
         if not isinstance(value, list | tuple):
             return value
         return tuple({"name": one} if isinstance(one, str) else one for one in value)
+
+    @field_serializer("ensemble_models")
+    def _as_given(self, entries: tuple[ModelConfig, ...] | None) -> list[Any] | None:
+        """What an entry leaves out is as in `model`, also once that is changed."""
+        if entries is None:
+            return None
+        given = [one.model_dump(include=one.model_fields_set) for one in entries]
+        return [one["name"] if len(one) == 1 else one for one in given]
 
     @field_validator("init_from")
     @classmethod

@@ -133,13 +133,6 @@ def _values_of(config: Config) -> dict[str, Any]:
         values["features"] = _entries(config.features, values["features"])
     if config.tune is not None:
         values["tune"]["space"] = _without_nulls(values["tune"]["space"])
-    members = config.train.ensemble_models
-    if members is not None:
-        # What they leave open is as in `model`, also once that is changed.
-        given = [one.model_dump(include=one.model_fields_set) for one in members]
-        values["train"]["ensemble_models"] = [
-            one["name"] if len(one) == 1 else one for one in given
-        ]
     plain: dict[str, Any] = _plain(values)
     return plain
 

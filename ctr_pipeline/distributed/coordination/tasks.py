@@ -142,7 +142,7 @@ class Task:
 
 
 def leased_task(
-    key: TaskKey, task: Task, scores_folder: str, learning_rate_factor: float
+    key: TaskKey, task: Task, scores_folder: str, learning_rate_factor: float = 1.0
 ) -> LeasedTask:
     """What a worker is told of its lease.
 

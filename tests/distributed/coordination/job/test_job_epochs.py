@@ -63,7 +63,7 @@ def test_leases_tell_what_the_epochs_before_make_of_the_learning_rate():
         (task,) = bench.lease(0, "w", most=1).tasks
         assert (task.key.epoch, task.learning_rate_factor) == (epoch, 1.0)
         bench.train_all()
-        record = {"epoch": epoch, "valid_logloss": loss}
+        record = {"epoch": epoch, "valid_logloss": loss, "valid_auc": 0.5}
         bench.tell(EpochDecided(epoch, record, False, 1, ""))
     (task,) = bench.lease(0, "w", most=1).tasks
     assert (task.key.epoch, task.learning_rate_factor) == (2, 0.1)
