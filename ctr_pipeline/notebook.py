@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from ctr_pipeline.apps.runs import load_metrics
 from ctr_pipeline.config.label_values import LabelValues, as_written
 from ctr_pipeline.config.loader import LoadedConfig, config_from_mapping, load_config
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.errors import DataError, RunFolderError
 from ctr_pipeline.pipeline.results import RunResult, headline, metrics_html
 from ctr_pipeline.pipeline.run_folder import RunFolder, find_run
+from ctr_pipeline.pipeline.run_places import load_metrics
 from ctr_pipeline.progress import Progress, SilentProgress
 from ctr_pipeline.storage.opening import address_of
 

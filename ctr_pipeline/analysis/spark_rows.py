@@ -205,18 +205,10 @@ class ParquetRows:
 
 
 @dataclass(frozen=True)
-class KeyValueRows:
-    """Rows whose text of pairs is cut into columns, as `dataset.pairs` cuts it.
+class _ChangedRows:
+    """Rows of a view that are read in another way; what a subclass does not change is as before."""
 
-    Attributes:
-        rows: As they are kept.
-        cut: Where the pairs are, and how they are cut.
-        keys: Keys that are read; a row that has one of them twice is bad.
-    """
-
-    rows: LineRows | ParquetRows
-    cut: KeyValueConfig
-    keys: tuple[str, ...]
+    rows: "LineRows | ParquetRows | KeyValueRows"
 
     @property
     def view(self) -> FileView:
@@ -230,14 +222,42 @@ class KeyValueRows:
 
     @property
     def schema(self) -> pa.Schema:
-        """Keys are texts."""
-        own = self.rows.schema
-        return pa.schema([*own, *((key, pa.string()) for key in self.keys)])
+        """The columns."""
+        return self.rows.schema
 
     @property
     def sample(self) -> exp.Expr:
         """As `RowsInSql.sample`."""
         return self.rows.sample
+
+    def is_readable(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.is_readable`."""
+        return self.rows.is_readable(name, column_type)
+
+    def value(self, name: str, column_type: ColumnType) -> exp.Expr | None:
+        """As `RowsInSql.value`."""
+        return self.rows.value(name, column_type)
+
+
+@dataclass(frozen=True)
+class KeyValueRows(_ChangedRows):
+    """Rows whose text of pairs is cut into columns, as `dataset.pairs` cuts it.
+
+    Attributes:
+        rows: As they are kept.
+        cut: Where the pairs are, and how they are cut.
+        keys: Keys that are read; a row that has one of them twice is bad.
+    """
+
+    rows: LineRows | ParquetRows
+    cut: KeyValueConfig
+    keys: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Keys are texts."""
+        own = self.rows.schema
+        return pa.schema([*own, *((key, pa.string()) for key in self.keys)])
 
     def is_readable(self, name: str, column_type: ColumnType) -> exp.Expr | None:
         """As `RowsInSql.is_readable`; no key is where the pairs cannot be cut."""
@@ -300,7 +320,7 @@ class KeyValueRows:
 
 
 @dataclass(frozen=True)
-class HashedRows:
+class HashedRows(_ChangedRows):
     """The rows of one split, of rows that are divided by the hash of a text.
 
     Attributes:
@@ -309,37 +329,8 @@ class HashedRows:
         hashes: The hashes of this split, as of `plan_hash_ranges`.
     """
 
-    rows: LineRows | ParquetRows | KeyValueRows
     column: str
     hashes: tuple[int, int]
-
-    @property
-    def view(self) -> FileView:
-        """What SQL reads."""
-        return self.rows.view
-
-    @property
-    def place(self) -> str:
-        """The rows' name in messages."""
-        return self.rows.place
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        return self.rows.schema
-
-    @property
-    def sample(self) -> exp.Expr:
-        """As `RowsInSql.sample`."""
-        return self.rows.sample
-
-    def is_readable(self, name: str, column_type: ColumnType) -> exp.Expr | None:
-        """As `RowsInSql.is_readable`."""
-        return self.rows.is_readable(name, column_type)
-
-    def value(self, name: str, column_type: ColumnType) -> exp.Expr | None:
-        """As `RowsInSql.value`."""
-        return self.rows.value(name, column_type)
 
     def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
         """As `RowsInSql.select`."""
@@ -515,8 +506,7 @@ def plan_tables(
         ]
         sources: tuple[RowsInSql, ...] = tuple(rows)
         if data.key_value is not None:
-            named = {data.label, data.weight, *columns}
-            named.add(data.split.column)
+            named = {data.label, data.weight, data.split.column, *columns}
             keys = tuple(key for key in _keys_of(source) if key in named)
             sources = tuple(KeyValueRows(one, data.key_value, keys) for one in rows)
         if is_divided and by_hash and files is source.files["train"]:

@@ -1,6 +1,5 @@
 """The state of a run by its folder, and the list of the runs below a folder."""
 
-import json
 import shlex
 import socket
 import tempfile
@@ -26,6 +25,7 @@ from ctr_pipeline.pipeline.job.replica_progress import (
     load_progress,
 )
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_places import load_metrics
 from ctr_pipeline.pipeline.sessions import FINISHED, RunSession, decide_alive, load_sessions
 from ctr_pipeline.pipeline.stored_run import StoredRun, find_stored_runs
 from ctr_pipeline.storage.opening import address_of
@@ -200,16 +200,16 @@ def list_runs(folder: Path) -> list[ListedRun]:
         RunFolderError: There is no such folder.
         StorageError: The storage of the address cannot be used.
     """
-    oldest = datetime.min.replace(tzinfo=UTC)
     address = address_of(folder)
     if address is not None:
-        stored = map(_listed_stored, find_stored_runs(address))
-        return sorted(stored, key=lambda run: (run.when or oldest, run.folder), reverse=True)
-    if not folder.is_dir():
+        runs = [_listed_stored(one) for one in find_stored_runs(address)]
+    elif folder.is_dir():
+        runs = [_listed(RunFolder(path)) for path in _find(folder, _DEPTH)]
+    else:
         raise RunFolderError(
             "there is no such folder", place=str(folder), remedy="Name one that holds run folders"
         )
-    runs = [_listed(RunFolder(path)) for path in _find(folder, _DEPTH)]
+    oldest = datetime.min.replace(tzinfo=UTC)
     return sorted(runs, key=lambda run: (run.when or oldest, str(run.folder)), reverse=True)
 
 
@@ -279,27 +279,6 @@ def _read_config(run: RunFolder) -> dict[str, Any]:
     values, _ = parse_yaml(run.config.read_text(encoding="utf-8"), str(run.config))
     if not isinstance(values, dict):
         raise ValueError("a config is a mapping")
-    return values
-
-
-def load_metrics(run: RunFolder) -> dict[str, Any]:
-    """Reads `metrics.json`; empty before the run is finished.
-
-    Raises:
-        RunFolderError: It cannot be read, or a run did not write it.
-    """
-    if not run.metrics.exists():
-        return {}
-    try:
-        values = json.loads(run.metrics.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        values = None
-    if not isinstance(values, dict):
-        raise RunFolderError(
-            "is damaged, or is not what a run wrote",
-            place=str(run.metrics),
-            remedy="'ctrpipe export RUN' makes it again, with the export",
-        )
     return values
 
 

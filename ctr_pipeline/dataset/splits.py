@@ -97,8 +97,8 @@ def random_fractions(first_row: int, num_rows: int, seed: int) -> npt.NDArray[np
 def hash_fractions(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """Uniform in [0, 1) for each value of a text or float64 column, equal for equal values.
 
-    It is the number of the first digits of the MD5 of the UTF-8 bytes, of numbers of their shortest
-    decimal form, over the greatest such number.
+    It is the number that the first digits of an MD5 are, as a share of all such numbers: of the
+    MD5 of a text's UTF-8 bytes, or of the shortest decimal form of a number.
     """
     texts = pc.cast(values, pa.string()) if pa.types.is_floating(values.type) else values
     encoded = texts.combine_chunks().dictionary_encode(null_encoding="encode")

@@ -13,7 +13,7 @@ from ctr_pipeline.models.layers.linear import Linear
 from ctr_pipeline.models.layers.logit_head import LogitHead
 from ctr_pipeline.models.layers.mlp import MLP
 from ctr_pipeline.models.seeds import derive_seeds
-from ctr_pipeline.specs.model_kinds import DCNConfig, DCNv2Config
+from ctr_pipeline.specs.model_kinds import CrossModelConfig, DCNConfig
 
 
 def build(inputs: ModelInputs, config: DCNConfig, seed: int) -> Any:
@@ -30,7 +30,7 @@ def build(inputs: ModelInputs, config: DCNConfig, seed: int) -> Any:
 
 def build_parallel(
     inputs: ModelInputs,
-    config: DCNConfig | DCNv2Config,
+    config: CrossModelConfig,
     seed: int,
     form: Literal["vector", "matrix"],
     rank: int | None = None,

@@ -1,8 +1,9 @@
 """What lies where in the folder of a run."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ctr_pipeline.config.resolved import RESOLVED_CONFIG
 from ctr_pipeline.errors import RunFolderError
@@ -269,3 +270,32 @@ def find_rendezvous(run: RunPlaces) -> str:
             place=str(run.path),
             remedy="Start it with 'ctrpipe run', which starts its workers too",
         ) from error
+
+
+def load_metrics(run: RunPlaces) -> dict[str, Any]:
+    """Reads `metrics.json` as it is; empty before the run is finished.
+
+    Raises:
+        RunFolderError: It cannot be read, or a run did not write it.
+    """
+    return read_metrics(run) if run.metrics.exists() else {}
+
+
+def read_metrics(run: RunPlaces) -> dict[str, Any]:
+    """As `load_metrics`, of a run that is finished."""
+    try:
+        values = json.loads(run.metrics.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise metrics_damaged(run) from error
+    if not isinstance(values, dict):
+        raise metrics_damaged(run)
+    return values
+
+
+def metrics_damaged(run: RunPlaces) -> RunFolderError:
+    """The error of a `metrics.json` that no run wrote."""
+    return RunFolderError(
+        "is damaged, or is not what a run wrote",
+        place=str(run.metrics),
+        remedy="'ctrpipe export RUN' makes it again, with the export",
+    )

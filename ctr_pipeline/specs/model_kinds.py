@@ -72,20 +72,24 @@ class XDeepFMConfig(DeepModelConfig):
     )
 
 
-class DCNConfig(DeepModelConfig):
+class CrossModelConfig(DeepModelConfig):
+    """A model with a cross network beside the deep part."""
+
+    cross_layers: int = Field(default=2, ge=1, le=16, description="Number of cross layers.")
+
+
+class DCNConfig(CrossModelConfig):
     """DCN."""
 
     title: ClassVar[str] = "DCN"
     name: Literal["dcn"] = "dcn"
-    cross_layers: int = Field(default=2, ge=1, le=16, description="Number of cross layers.")
 
 
-class DCNv2Config(DeepModelConfig):
+class DCNv2Config(CrossModelConfig):
     """DCN v2."""
 
     title: ClassVar[str] = "DCN v2"
     name: Literal["dcnv2"] = "dcnv2"
-    cross_layers: int = Field(default=2, ge=1, le=16, description="Number of cross layers.")
     cross_rank: int | None = Field(
         default=None,
         ge=1,

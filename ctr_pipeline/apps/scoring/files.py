@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr_pipeline.apps.runs import load_metrics
 from ctr_pipeline.config.loader import LoadedConfig
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
@@ -17,6 +16,7 @@ from ctr_pipeline.dataset.stream import inspect_new, stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.pipeline.resources import num_threads
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_places import load_metrics
 from ctr_pipeline.pipeline.stages.evaluate import held_out_shares
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.preprocessing.plan import PreprocessingPlan

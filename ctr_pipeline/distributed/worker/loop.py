@@ -115,7 +115,6 @@ class WorkerLoop:
         self._client = client
         self._compiled = compiled
         self._step = step
-        self._schedule = spec.course.learning_rate_schedule
         self._scores_root = scores_root
         self._overlap_pushes = overlap_pushes
         self._clock = clock
@@ -298,7 +297,8 @@ class WorkerLoop:
         if batch_id is None:
             raise AssertionError("only batches of training tasks are trained")
         step = self._numbers.step_of(batch.position)
-        factor = self._schedule.factor_of_step(step) * batch.task.learning_rate_factor
+        schedule = self._spec.course.learning_rate_schedule
+        factor = schedule.factor_of_step(step) * batch.task.learning_rate_factor
         self.laps.lap(Stage.OTHER)
         pull, parameters_P = self._await_values(batch)
         self.laps.lap(Stage.AWAIT_VALUES)

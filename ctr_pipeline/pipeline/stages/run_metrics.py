@@ -7,10 +7,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ctr_pipeline import durable
 from ctr_pipeline.dataset.bad_rows import BadRows
-from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.evaluation.metrics import MeasuredRows
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from ctr_pipeline.pipeline.run_places import metrics_damaged, read_metrics
 from ctr_pipeline.pipeline.sessions import ChangedKey
 from ctr_pipeline.pipeline.stages.warm_start import WarmStartRecord
 from ctr_pipeline.reporting.findings import Finding
@@ -124,10 +124,6 @@ class RunMetrics(_Figures):
             RunFolderError: The file is damaged, or a run did not write it.
         """
         try:
-            return cls.model_validate(json.loads(run.metrics.read_text(encoding="utf-8")))
-        except (OSError, ValueError, RecursionError, ValidationError) as error:
-            raise RunFolderError(
-                "is damaged, or is not what a run wrote",
-                place=str(run.metrics),
-                remedy="'ctrpipe export RUN' makes it again, with the export",
-            ) from error
+            return cls.model_validate(read_metrics(run))
+        except ValidationError as error:
+            raise metrics_damaged(run) from error
