@@ -6,13 +6,14 @@ to derive from them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 
 from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec, features_by_table
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.transforms import AnyTransform
-from ctr_pipeline.transforms.base import TextTransform, VocabularyNeed
+from ctr_pipeline.transforms.base import Needs, TextTransform, VocabularyNeed
 
 Chain = tuple[AnyTransform, ...]
 
@@ -34,16 +35,27 @@ class BoundaryPlan(_Frozen):
     num_quantiles: int
 
 
-class ColumnPlan(_Frozen):
-    """What is derived from the value counts of one column.
+class NumbersPlan(_Frozen):
+    """What is derived from the counts of numbers.
 
     Attributes:
-        column: The column's name.
-        column_type: How it is read.
-        profile: Whether the report's statistics are wanted: quantiles, top values, histogram.
+        column: Name of the column that they come from.
         moments: Chains after which the moments are needed, shorter ones first: a chain that itself
             standardizes or normalizes needs the moments of the chain before that step.
         boundaries: Quantiles after a chain.
+    """
+
+    column: str
+    moments: tuple[Chain, ...] = ()
+    boundaries: tuple[BoundaryPlan, ...] = ()
+
+
+class ColumnPlan(NumbersPlan):
+    """What is derived from the value counts of one column.
+
+    Attributes:
+        column_type: How it is read.
+        profile: Whether the report's statistics are wanted: quantiles, top values, histogram.
         vocabulary: The vocabulary wanted, or None.
         table_min_count: If counts or click rates of values are wanted, those of values that occur
             so often.
@@ -54,11 +66,8 @@ class ColumnPlan(_Frozen):
         is_sensitive: Its frequent values are counted, but not kept.
     """
 
-    column: str
     column_type: ColumnType
     profile: bool
-    moments: tuple[Chain, ...] = ()
-    boundaries: tuple[BoundaryPlan, ...] = ()
     vocabulary: VocabularyNeed | None = None
     table_min_count: int | None = None
     sequence: SequenceSpec | None = None
@@ -72,20 +81,14 @@ class ColumnPlan(_Frozen):
         return self.column_type if self.vector is None else ColumnType.NUMBER
 
 
-class TextNumbersPlan(_Frozen):
+class TextNumbersPlan(NumbersPlan):
     """What is derived from the numbers that a kernel makes of the texts of a column.
 
     Attributes:
-        column: The column's name.
         transform: Makes the numbers; it begins every chain.
-        moments: Chains after which the moments are needed, shorter ones first.
-        boundaries: Quantiles after a chain.
     """
 
-    column: str
     transform: AnyTransform
-    moments: tuple[Chain, ...] = ()
-    boundaries: tuple[BoundaryPlan, ...] = ()
 
 
 class StatisticsPlan(_Frozen):
@@ -131,48 +134,52 @@ def plan_statistics(
             if feature.sensitive or part.sensitive:
                 sensitive.add(part.column)
     tables = _shared_vocabularies(features)
-    return StatisticsPlan(
-        label=label,
-        columns=tuple(
-            _plan_column(
-                column,
-                specs,
-                profile=profile,
-                table=tables.get(column),
-                is_sensitive=column in sensitive,
-            )
-            for column, specs in by_column.items()
-        ),
-        weight=weight,
-        text_numbers=_plan_text_numbers(features),
-    )
-
-
-def _plan_text_numbers(features: Sequence[FeatureSpec]) -> tuple[TextNumbersPlan, ...]:
-    """What chains need that begin with a step which a kernel alone computes."""
-    moments: dict[tuple[str, AnyTransform], dict[Chain, None]] = {}
-    boundaries: dict[tuple[str, AnyTransform], dict[BoundaryPlan, None]] = {}
-    for spec in features:
-        for chain in (spec.number or (), spec.id or ()):
-            if not _begins_with_kernel(chain):
-                continue
-            key = (spec.column, chain[0])
-            for position, transform in enumerate(chain):
-                prefix, needs = chain[:position], transform.needs
-                if needs.moments:
-                    moments.setdefault(key, {})[prefix] = None
-                if needs.quantiles is not None:
-                    cut = BoundaryPlan(chain=prefix, num_quantiles=needs.quantiles)
-                    boundaries.setdefault(key, {})[cut] = None
-    return tuple(
-        TextNumbersPlan(
-            column=key[0],
-            transform=key[1],
-            moments=tuple(sorted(moments.get(key, ()), key=len)),
-            boundaries=tuple(boundaries.get(key, ())),
+    columns: list[ColumnPlan] = []
+    text_numbers: list[TextNumbersPlan] = []
+    for column, specs in by_column.items():
+        plan, numbers = _plan_column(
+            column,
+            specs,
+            profile=profile,
+            table=tables.get(column),
+            is_sensitive=column in sensitive,
         )
-        for key in dict.fromkeys([*moments, *boundaries])
+        columns.append(plan)
+        text_numbers += numbers
+    return StatisticsPlan(
+        label=label, columns=tuple(columns), weight=weight, text_numbers=tuple(text_numbers)
     )
+
+
+@dataclass
+class _Wanted:
+    """What chains need of the same values; dictionaries keep the order and drop what is twice."""
+
+    moments: dict[Chain, None] = field(default_factory=dict)
+    boundaries: dict[BoundaryPlan, None] = field(default_factory=dict)
+    vocabularies: dict[VocabularyNeed, None] = field(default_factory=dict)
+    table_min_counts: list[int] = field(default_factory=list)
+
+    def add(self, before: Chain, needs: Needs) -> None:
+        """Adds what a transform needs.
+
+        Args:
+            before: The transforms before it.
+            needs: What it is fitted to.
+        """
+        if needs.moments:
+            self.moments[before] = None
+        if needs.quantiles is not None:
+            self.boundaries[BoundaryPlan(chain=before, num_quantiles=needs.quantiles)] = None
+        if needs.vocabulary is not None:
+            self.vocabularies[needs.vocabulary] = None
+        if needs.table_min_count is not None:
+            self.table_min_counts.append(needs.table_min_count)
+
+    @property
+    def ordered_moments(self) -> tuple[Chain, ...]:
+        """Shorter chains first."""
+        return tuple(sorted(self.moments, key=len))
 
 
 def _begins_with_kernel(chain: Chain) -> bool:
@@ -226,7 +233,7 @@ def _plan_column(
     profile: bool,
     table: str | None,
     is_sensitive: bool,
-) -> ColumnPlan:
+) -> tuple[ColumnPlan, list[TextNumbersPlan]]:
     types = {spec.column_type for spec in specs}
     if len(types) > 1:
         raise ValueError(
@@ -235,46 +242,45 @@ def _plan_column(
     column_type = specs[0].column_type
     vector = next((spec.vector for spec in specs if spec.vector is not None), None)
     value_type = column_type if vector is None else ColumnType.NUMBER
-    # Dictionaries keep the order of first mention and drop what is asked for twice.
-    moments: dict[Chain, None] = {}
-    boundaries: dict[BoundaryPlan, None] = {}
-    vocabularies: dict[VocabularyNeed, None] = {}
-    table_min_counts: list[int] = []
+    wanted = _Wanted()
+    of_kernels: dict[AnyTransform, _Wanted] = {}
     if value_type is ColumnType.NUMBER and profile:
-        moments[()] = None
+        wanted.moments[()] = None
     for spec in specs:
-        for chain in (spec.number, spec.id):
-            for position, transform in enumerate(chain or ()):
-                prefix = (chain or ())[:position]
-                _check_fit(column, value_type, prefix, transform)
-                if _begins_with_kernel(prefix):
-                    # Of `text_numbers`.
-                    continue
-                needs = transform.needs
-                if needs.moments:
-                    moments[prefix] = None
-                if needs.quantiles is not None:
-                    boundaries[BoundaryPlan(chain=prefix, num_quantiles=needs.quantiles)] = None
-                if needs.vocabulary is not None:
-                    vocabularies[needs.vocabulary] = None
-                if needs.table_min_count is not None:
-                    table_min_counts.append(needs.table_min_count)
-    if len(vocabularies) > 1:
+        for chain in (spec.number or (), spec.id or ()):
+            for position, transform in enumerate(chain):
+                before = chain[:position]
+                _check_fit(column, value_type, before, transform)
+                is_of_kernel = _begins_with_kernel(before)
+                of = of_kernels.setdefault(chain[0], _Wanted()) if is_of_kernel else wanted
+                of.add(before, transform.needs)
+    if len(wanted.vocabularies) > 1:
         raise ValueError(f"column '{column}': two different vocabularies are wanted")
-    return ColumnPlan(
+    plan = ColumnPlan(
         column=column,
         column_type=column_type,
         profile=profile,
-        moments=tuple(sorted(moments, key=len)),
-        boundaries=tuple(boundaries),
-        vocabulary=next(iter(vocabularies), None),
+        moments=wanted.ordered_moments,
+        boundaries=tuple(wanted.boundaries),
+        vocabulary=next(iter(wanted.vocabularies), None),
         # One table serves all: those that want less of it leave rarer values out.
-        table_min_count=min(table_min_counts, default=None),
+        table_min_count=min(wanted.table_min_counts, default=None),
         sequence=next((spec.sequence for spec in specs if spec.sequence is not None), None),
         vector=vector,
         table=table,
         is_sensitive=is_sensitive,
     )
+    numbers = [
+        TextNumbersPlan(
+            column=column,
+            transform=transform,
+            moments=of.ordered_moments,
+            boundaries=tuple(of.boundaries),
+        )
+        for transform, of in of_kernels.items()
+        if of.moments or of.boundaries
+    ]
+    return plan, numbers
 
 
 def _check_fit(

@@ -18,6 +18,7 @@ from ctr_pipeline.config.ranges import ALL_COLUMNS
 from ctr_pipeline.config.yaml_source import Source
 from ctr_pipeline.features import cross_name
 from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
+from ctr_pipeline.specs.model_kinds import MODELS
 from ctr_pipeline.specs.section import ServersOnly
 from ctr_pipeline.transforms import TRANSFORMS
 
@@ -368,11 +369,13 @@ def _check_target(values: dict[str, Any], source: Source) -> None:
         )
     elif features[target]:
         source.add(("model", "target"), f"'{target}' is a sequence; a target has one value a row")
-    if value_at(values, ("model", "name")) == "din" and not any(features.values()):
+    model = value_at(values, ("model", "name"))
+    kind = MODELS.get(model) if isinstance(model, str) else None
+    if kind is not None and kind.needs_sequences and not any(features.values()):
         source.add(
             ("model", "name"),
-            "din looks into sequences, and no feature is one: add {columns: viewed, sequence: {}, "
-            "id: vocabulary}, or take another model",
+            f"{model} looks into sequences, and no feature is one: "
+            "add {columns: viewed, sequence: {}, id: vocabulary}, or take another model",
         )
 
 

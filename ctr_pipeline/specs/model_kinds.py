@@ -22,6 +22,8 @@ class ModelConfig(NamedSection):
     """As papers and people write it."""
     use_xla: ClassVar[bool] = True
     """Whether it steps faster when compiled by XLA than by TensorFlow's own kernels."""
+    needs_sequences: ClassVar[bool] = False
+    """Whether it is of no use where no feature is a sequence."""
 
     name: str
     embedding_dim: int = Field(default=8, ge=1, le=1024, description="Length of an embedding.")
@@ -191,6 +193,7 @@ class DINConfig(DeepModelConfig):
     """DIN."""
 
     title: ClassVar[str] = "DIN"
+    needs_sequences: ClassVar[bool] = True
     name: Literal["din"] = "din"
     target: str = Field(
         description="Feature, such as the item shown, with which the elements of sequences are "

@@ -64,6 +64,7 @@ class CompiledModel:
             processor's bfloat16 instructions. The gradients of a `training_model` always run so,
             and only their `fused` parts are compiled.
         number_names: Names of the dense inputs, for messages.
+        is_of_user: Whether the model is code of the user, whose failures are explained as such.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class CompiledModel:
         training_model: keras.Model | None = None,
         use_xla: bool = True,
         number_names: Sequence[str] = (),
+        is_of_user: bool = False,
     ) -> None:
+        self._is_of_user = is_of_user
         self.batch_size = batch_size
         self.number_names = number_names
         self._sequence_pooling = sequence_pooling
@@ -215,7 +218,7 @@ class CompiledModel:
         """Calls a function of TensorFlow with arrays or tensors, whose shapes are always the same.
 
         Raises:
-            ModelError: A custom model fails or cannot be compiled.
+            ModelError: The user's own model fails or cannot be compiled.
         """
         try:
             # `function` itself looks for the trace of these shapes anew at each call, and makes
@@ -227,7 +230,7 @@ class CompiledModel:
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(str(error.message).partition("\n")[0]) from error
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-            if self._model.name != "custom":
+            if not self._is_of_user:
                 raise
             reason = str(error.message).strip().partition("\n")[0]
             raise ModelError(
@@ -237,7 +240,7 @@ class CompiledModel:
                 "functions inside",
             ) from error
         except Exception as error:
-            if self._model.name != "custom":
+            if not self._is_of_user:
                 raise
             raise ModelError(
                 f"the model fails when it is called ({_innermost_reason(error)})",

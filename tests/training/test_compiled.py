@@ -205,14 +205,14 @@ class Failing(keras.layers.Layer):
         return x
 
 
-def custom_model(name):
+def failing_model():
     inputs = {
         "embeddings": keras.Input((2, 3), name="embeddings"),
         "linear": keras.Input((2,), name="linear"),
         "numbers": keras.Input((1,), name="numbers"),
     }
     logit = keras.layers.Dense(1)(Failing()(inputs["linear"]))
-    return keras.Model(inputs, keras.ops.squeeze(logit, -1), name=name)
+    return keras.Model(inputs, keras.ops.squeeze(logit, -1))
 
 
 def test_xla_changes_rounding_alone(compiled, batch):
@@ -263,10 +263,10 @@ def test_a_training_model_of_other_shapes_is_refused():
 def test_a_failure_of_the_users_own_code_is_told_as_such():
     shape = {"num_fields": 2, "embedding_dim": 3, "num_numbers": 1}
     with pytest.raises(ModelError, match=r"\(nobody has written this layer yet\)") as caught:
-        CompiledModel(custom_model("custom"), batch_size=4).warm_up(**shape)
+        CompiledModel(failing_model(), batch_size=4, is_of_user=True).warm_up(**shape)
     assert isinstance(caught.value.__cause__, RuntimeError)
     with pytest.raises(RuntimeError):
-        CompiledModel(custom_model("deepfm"), batch_size=4).warm_up(**shape)
+        CompiledModel(failing_model(), batch_size=4).warm_up(**shape)
 
 
 def test_training_offset_shifts_the_loss_and_no_score(still, batch):

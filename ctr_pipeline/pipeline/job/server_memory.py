@@ -10,7 +10,7 @@ from ctr_pipeline.config.models import Config
 from ctr_pipeline.embeddings.counts import IdCounts
 from ctr_pipeline.pipeline.model.embedding_rows import row_layout
 from ctr_pipeline.pipeline.stages.encode import Encoding
-from ctr_pipeline.specs.launchers import LAUNCHERS
+from ctr_pipeline.specs.launchers import LAUNCHERS, load_code
 
 _BESIDE_RECORD_BYTES = 64
 """Most that the key, the mark and the index of a row take."""
@@ -26,11 +26,9 @@ def warning_of_memory(config: Config, encoding: Encoding) -> str:
     Nothing is said where a launcher gives servers no memory of their own.
     """
     kind = LAUNCHERS.get(config.runtime.mode)
-    key = None if kind is None else kind.server_memory_key
-    if key is None:
+    if kind is None or kind.server_memory_key is None:
         return ""
-    from ctr_pipeline.distributed.launchers.kubernetes.api import parse_quantity
-
+    key = kind.server_memory_key
     needed = server_bytes(
         count_rows(encoding.counts, admit_after=config.train.embeddings.admit_after),
         record_bytes=row_layout(config, encoding.plan).record_bytes,
@@ -38,7 +36,7 @@ def warning_of_memory(config: Config, encoding: Encoding) -> str:
         most_record_bytes=config.train.embeddings.memory_limit_bytes,
     )
     memory = attrgetter(key)(config)
-    if needed <= parse_quantity(memory):
+    if needed <= load_code(kind.read_memory)(memory):
         return ""
     return (
         f"{key} is {memory}, and the rows of the ids of the training rows probably need more: "

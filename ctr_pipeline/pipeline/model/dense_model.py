@@ -69,6 +69,7 @@ def compile_model(
         sequence_pooling=plan_pooling(plan, apart=apart),
         use_xla=config.model.use_xla,
         number_names=[number.name for number in plan.numbers],
+        is_of_user=config.model.code_file is not None,
     )
 
 
