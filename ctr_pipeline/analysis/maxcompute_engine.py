@@ -22,13 +22,7 @@ from ctr_pipeline.analysis.engine_protocol import AcceptLabels, LabelCounts, Ses
 from ctr_pipeline.analysis.measure import MeasuredColumn
 from ctr_pipeline.analysis.sql import OTHER_COUNTS, TABLE, WEIGHTS, Query
 from ctr_pipeline.analysis.statistics_plan import ColumnPlan, StatisticsPlan
-from ctr_pipeline.analysis.table_sql import (
-    CountedRows,
-    column_counts,
-    is_bad,
-    typed_value,
-    value_counts,
-)
+from ctr_pipeline.analysis.table_sql import CountedRows, column_counts, is_bad, value_counts
 from ctr_pipeline.dataset.formats.maxcompute.client import MaxComputeClient, RangeReader, ranges
 from ctr_pipeline.dataset.formats.maxcompute.dialect import (
     create_table,
@@ -44,6 +38,7 @@ from ctr_pipeline.dataset.formats.maxcompute.selection import (
 )
 from ctr_pipeline.dataset.formats.maxcompute.table import HashRange, TableRows
 from ctr_pipeline.dataset.parts import ColumnCounts
+from ctr_pipeline.dataset.value_sql import typed_value
 from ctr_pipeline.dataset.weights import WeightSums
 from ctr_pipeline.errors import CtrPipelineError, StatisticsError
 from ctr_pipeline.specs.columns import ColumnType

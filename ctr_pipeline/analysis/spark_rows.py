@@ -23,13 +23,7 @@ from ctr_pipeline.analysis.spark_text import (
     number_of_text,
     trimmed,
 )
-from ctr_pipeline.analysis.table_sql import (
-    CountedRows,
-    RowsInSql,
-    is_listed,
-    present_text,
-    typed_value,
-)
+from ctr_pipeline.analysis.table_sql import CountedRows, RowsInSql
 from ctr_pipeline.config.models import DataConfig, KeyValueConfig
 from ctr_pipeline.dataset.formats.parquet.reading import ParquetFile, read_schema
 from ctr_pipeline.dataset.formats.text.blocks import TextFile, read_head
@@ -38,12 +32,13 @@ from ctr_pipeline.dataset.formats.text.records import Dialect, find_first_end
 from ctr_pipeline.dataset.key_values import KeyValueFile, as_kept
 from ctr_pipeline.dataset.partitions import Partition
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.splits import (
-    HASH_DIGITS,
-    SPLITS,
-    Shares,
-    plan_hash_ranges,
-    plan_order_ranges,
+from ctr_pipeline.dataset.splits import SPLITS, plan_hash_ranges, plan_order_ranges, shares_of
+from ctr_pipeline.dataset.value_sql import (
+    digest_of,
+    is_in_range,
+    is_listed,
+    present_text,
+    typed_value,
 )
 from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import DataError
@@ -335,15 +330,7 @@ class HashedRows(_ChangedRows):
     def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
         """As `RowsInSql.select`."""
         text = self.rows.value(self.column, ColumnType.TEXT)
-        present = exp.Coalesce(this=text, expressions=[exp.Literal.string("")])
-        one, digits = exp.Literal.number(1), exp.Literal.number(HASH_DIGITS)
-        start = call("SUBSTR", exp.MD5(this=present), one, digits)
-        number = call("CONV", start, exp.Literal.number(16), exp.Literal.number(10))
-        hashed = exp.cast(number, "bigint")
-        first, after = map(exp.Literal.number, self.hashes)
-        return self.rows.select(columns).where(
-            exp.GTE(this=hashed, expression=first), exp.LT(this=hashed.copy(), expression=after)
-        )
+        return self.rows.select(columns).where(*is_in_range(digest_of(text), self.hashes))
 
 
 FileRows = LineRows | ParquetRows | KeyValueRows | HashedRows
@@ -400,7 +387,7 @@ def require_readable(data: DataConfig, source: Source) -> None:
         if isinstance(opened, TextFile):
             _require_lines(file, opened)
     split = data.split
-    if _shares(data, source).splits == ("train",):
+    if shares_of(data.split, source.files).splits == ("train",):
         return
     is_by_order = split.by == "order"
     if split.by == "hash" or (is_by_order and source.format_name == "parquet"):
@@ -463,13 +450,6 @@ def _header_of(file: TextFile) -> str:
         num_bytes *= 4
 
 
-def _shares(data: DataConfig, source: Source) -> Shares:
-    return Shares(
-        valid=0.0 if "valid" in source.files else data.split.valid,
-        test=0.0 if "test" in source.files else data.split.test,
-    )
-
-
 def plan_tables(
     data: DataConfig, source: Source, columns: Mapping[str, ColumnType]
 ) -> dict[str, CountedRows]:
@@ -484,7 +464,7 @@ def plan_tables(
         DataError: A file cannot be read any more, or rows are divided by the hash of numbers.
     """
     missing = missing_texts(data.missing_values)
-    shares = _shares(data, source)
+    shares = shares_of(data.split, source.files)
     splits = {*source.files, *shares.splits}
     is_divided, by_hash = shares.splits != ("train",), data.split.by == "hash"
     ranges: dict[str, tuple[int, int] | None] = dict.fromkeys(splits)

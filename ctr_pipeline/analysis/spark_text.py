@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ctr_pipeline.analysis.table_sql import (
+from ctr_pipeline.dataset.columns import NUMBER
+from ctr_pipeline.dataset.formats.text.records import Dialect
+from ctr_pipeline.dataset.value_sql import (
     is_listed,
     is_word,
     present_number,
     without_minus_zero,
 )
-from ctr_pipeline.dataset.columns import NUMBER
-from ctr_pipeline.dataset.formats.text.records import Dialect
 from ctr_pipeline.dataset.value_texts import FALSE, TRUE
 
 ELEMENT = "element"

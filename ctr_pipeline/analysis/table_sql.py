@@ -8,16 +8,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.analysis.statistics_plan import StatisticsPlan
-from ctr_pipeline.dataset.columns import missing_numbers
 from ctr_pipeline.dataset.parts import ColumnCounts
-from ctr_pipeline.dataset.value_texts import (
-    BLANKS,
-    FALSE,
-    POINT_ZEROS,
-    TRUE,
-    WHOLE_FLOAT,
-    ZERO_FLOAT,
-)
+from ctr_pipeline.dataset.value_sql import number_of
 from ctr_pipeline.dataset.weights import LARGEST_WEIGHT
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.specs.columns import ColumnType
@@ -149,94 +141,6 @@ def _value(source: RowsInSql, name: str, column_type: ColumnType) -> exp.Expr:
     return value
 
 
-def typed_value(
-    name: str, kind: pa.DataType, column_type: ColumnType, missing_values: Sequence[str]
-) -> exp.Expr | None:
-    """A column as the reader of rows makes it; None if SQL has no way to say the same.
-
-    Args:
-        name: The column.
-        kind: Its type in the table.
-        column_type: The type that it is read as.
-        missing_values: Texts that mean missing, the empty one among them.
-    """
-    column: exp.Expr = exp.column(name)
-    if pa.types.is_boolean(kind):
-        yes, no = ("1.0", "0.0") if column_type is ColumnType.NUMBER else ("1", "0")
-        target = "double" if column_type is ColumnType.NUMBER else "text"
-        case = exp.Case().when(column, exp.Literal.string(yes))
-        value = exp.cast(case.when(exp.Not(this=column), exp.Literal.string(no)), target)
-        if column_type is ColumnType.NUMBER:
-            return present_number(value, missing_values)
-        return _unless_listed(value, missing_values)
-    if column_type is ColumnType.NUMBER:
-        is_number = (
-            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        )
-        # A float32 is the decimal number that it is printed as.
-        written = exp.cast(column, "text") if pa.types.is_float32(kind) else column
-        number: exp.Expr = exp.cast(written, "double")
-        if pa.types.is_floating(kind):
-            number = without_minus_zero(number)
-        return present_number(number, missing_values) if is_number else None
-    if column_type is not ColumnType.TEXT:
-        return None
-    if pa.types.is_integer(kind):
-        # Its text is the one of its value.
-        return _unless_listed(exp.cast(column, "text"), missing_values)
-    if not pa.types.is_string(kind):
-        return None
-    return present_text(column, missing_values)
-
-
-def present_text(text: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
-    """The one text of a value that is a text, NULL if it means missing."""
-    return _unless_listed(one_text(text), missing_values)
-
-
-def present_number(number: exp.Expr, missing_values: Sequence[str]) -> exp.Expr:
-    """A number, NULL if it means missing."""
-    listed = [_number(one) for one in missing_numbers(tuple(missing_values))]
-    if not listed:
-        return number
-    is_missing = exp.In(this=number, expressions=listed)
-    return exp.Case().when(is_missing, exp.null()).else_(number.copy())
-
-
-def _unless_listed(text: exp.Expr, texts: Sequence[str]) -> exp.Expr:
-    return exp.Case().when(is_listed(text, texts), exp.null()).else_(text.copy())
-
-
-def one_text(text: exp.Expr) -> exp.Expr:
-    """As `value_texts.one_text`."""
-    text = exp.Trim(this=text, expression=exp.Literal.string(BLANKS), position="BOTH")
-
-    def matches(pattern: str) -> exp.Expr:
-        return exp.RegexpLike(this=text.copy(), expression=exp.Literal.string(pattern))
-
-    zeros, nothing = exp.Literal.string(POINT_ZEROS), exp.Literal.string("")
-    whole = exp.RegexpReplace(this=text.copy(), expression=zeros, replacement=nothing)
-    case = exp.Case().when(matches(WHOLE_FLOAT), whole)
-    case = case.when(matches(ZERO_FLOAT), exp.Literal.string("0"))
-    case = case.when(is_word(text, TRUE), exp.Literal.string("1"))
-    return case.when(is_word(text, FALSE), exp.Literal.string("0")).else_(text.copy())
-
-
-def is_word(text: exp.Expr, word: str) -> exp.Expr:
-    """Whether a text is a word, in whatever case."""
-    return exp.EQ(this=exp.Lower(this=text.copy()), expression=exp.Literal.string(word))
-
-
-def is_listed(text: exp.Expr, texts: Sequence[str]) -> exp.Expr:
-    """Whether a text is one of several."""
-    return exp.In(this=text, expressions=[exp.Literal.string(one) for one in texts])
-
-
-def without_minus_zero(number: exp.Expr) -> exp.Expr:
-    """The same number, 0 for -0, which some engines count apart."""
-    return exp.Add(this=number, expression=exp.cast(exp.Literal.string("0.0"), "double"))
-
-
 def is_bad() -> exp.Expr:
     """Whether a row of `CountedRows.rows` is a bad one."""
     return exp.Is(this=exp.column("clicked"), expression=exp.null())
@@ -298,14 +202,14 @@ def _is_weight(weight: exp.Expr) -> list[exp.Expr]:
     """As `dataset.columns.is_weight`: NULL and NaN are none."""
     return [
         exp.GTE(this=weight, expression=_integer(0)),
-        exp.LTE(this=weight.copy(), expression=_number(LARGEST_WEIGHT)),
+        exp.LTE(this=weight.copy(), expression=number_of(LARGEST_WEIGHT)),
     ]
 
 
 def _sums_of_weights() -> list[exp.Expr]:
     weight = exp.column("weight")
-    of_clicks = exp.Case().when(_is_click(), weight.copy()).else_(_number(0.0))
-    of_good = exp.Case().when(is_bad(), _number(0.0)).else_(weight)
+    of_clicks = exp.Case().when(_is_click(), weight.copy()).else_(number_of(0.0))
+    of_good = exp.Case().when(is_bad(), number_of(0.0)).else_(weight)
     return [
         exp.alias_(exp.Sum(this=of_good), "weight"),
         exp.alias_(exp.Sum(this=of_clicks), "click_weight"),
@@ -323,8 +227,3 @@ def _whole_sum(term: exp.Expr) -> exp.Expr:
 
 def _integer(number: int) -> exp.Expr:
     return exp.Literal.number(number)
-
-
-def _number(number: float) -> exp.Expr:
-    """A float64, by its shortest exact text."""
-    return exp.cast(exp.Literal.string(repr(number)), "double")

@@ -50,6 +50,7 @@ from ctr_pipeline.dataset.splits import (
     plan_order_ranges,
     plan_time_ranges,
     random_fractions,
+    shares_of,
 )
 from ctr_pipeline.dataset.times import (
     TimeColumn,
@@ -135,7 +136,7 @@ class RowsToRead:
             sensitive=self.sensitive,
             lists=self.lists,
             time=find_time_column(self.data, self.source.head, self.column_types)
-            if len(_shares_of(self.data, self.source).splits) > 1
+            if len(shares_of(self.data.split, self.source.files).splits) > 1
             else None,
         )
         return replace(plan, as_dictionaries=_taken_as_dictionaries(plan, divided_by))
@@ -149,7 +150,9 @@ class RowsToRead:
 
     def shares_of(self, split: str) -> Shares:
         """How the rows of a split's files are divided."""
-        return _shares_of(self.data, self.source) if split == "train" else Shares(0.0, 0.0)
+        if split != "train":
+            return Shares(0.0, 0.0)
+        return shares_of(self.data.split, self.source.files)
 
     def divided_by(self, split: str) -> str | None:
         """What divides the rows of a split's files, as `data.split.by` names it."""
@@ -526,14 +529,6 @@ def _taken_as_dictionaries(plan: ReadingPlan, divided_by: Sequence[str]) -> froz
     )
 
 
-def _shares_of(data: DataConfig, source: Source) -> Shares:
-    """How the rows of data.train are divided: splits with files of their own get none of them."""
-    return Shares(
-        valid=0.0 if "valid" in source.files else data.split.valid,
-        test=0.0 if "test" in source.files else data.split.test,
-    )
-
-
 def _points_of(column: pa.ChunkedArray, time: TimeColumn) -> NDArray[np.float64]:
     """The times of all rows, which have one each."""
     found = [points_in_time(chunk, time.format) for chunk in column.chunks]
@@ -597,7 +592,7 @@ def check_division(rows: pa.Table, data: DataConfig, source: Source, *, seed: in
     Raises:
         DataError: A split has no rows, or rows of one class alone.
     """
-    shares = _shares_of(data, source)
+    shares = shares_of(data.split, source.files)
     labels = rows.column(data.label).to_numpy() == 1
     num_rows, column = len(labels), data.split.column
     if data.split.by == "order" or shares.splits == ("train",):

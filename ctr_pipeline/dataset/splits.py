@@ -9,7 +9,7 @@ that function, too.
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_pipeline.config.models import SplitConfig
 from ctr_pipeline.splitmix import GOLDEN, mix
 
 SPLITS = ("train", "valid", "test")
@@ -24,7 +25,7 @@ SPLITS = ("train", "valid", "test")
 _WORD = (1 << 64) - 1
 HASH_DIGITS = 13
 """Hexadecimal digits of the MD5 that decide: 52 bits, which a float64 holds exactly."""
-_HASHES = 1 << 4 * HASH_DIGITS
+NUM_HASHES = 1 << 4 * HASH_DIGITS
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,18 @@ class Shares:
         """The splits that get rows."""
         shares = {"train": 1.0, "valid": self.valid, "test": self.test}
         return tuple(split for split in SPLITS if shares[split] > 0)
+
+
+def shares_of(split: SplitConfig, own: Container[str]) -> Shares:
+    """The shares of the rows of data.train.
+
+    Args:
+        split: How they are divided.
+        own: Splits with rows of their own, which get none of them.
+    """
+    return Shares(
+        valid=0.0 if "valid" in own else split.valid, test=0.0 if "test" in own else split.test
+    )
 
 
 def plan_order_ranges(num_rows: int, shares: Shares) -> dict[str, tuple[int, int]]:
@@ -105,7 +118,7 @@ def hash_fractions(values: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()
     # No text of a file is empty, an empty one is missing: so it can stand for missing here.
-    fractions = [_hash_of(text or "") / _HASHES for text in encoded.dictionary.to_pylist()]
+    fractions = [_hash_of(text or "") / NUM_HASHES for text in encoded.dictionary.to_pylist()]
     return np.take(np.array(fractions, np.float64), np.asarray(encoded.indices))
 
 
@@ -117,11 +130,11 @@ def _hash_of(text: str) -> int:
 def plan_hash_ranges(shares: Shares) -> dict[str, tuple[int, int]]:
     """The range [first, after) of the hashes of each split, as `divide` makes it of fractions."""
     borders = (1.0 - shares.valid - shares.test, 1.0 - shares.test)
-    train_end, valid_end = (math.ceil(border * _HASHES) for border in borders)
+    train_end, valid_end = (math.ceil(border * NUM_HASHES) for border in borders)
     ranges = {
         "train": (0, train_end),
         "valid": (train_end, valid_end),
-        "test": (valid_end, _HASHES),
+        "test": (valid_end, NUM_HASHES),
     }
     return {split: ranges[split] for split in shares.splits}
 

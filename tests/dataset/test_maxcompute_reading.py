@@ -169,13 +169,36 @@ def test_the_service_divides_rows_by_what_they_hold(service, split, tmp_path):
     assert {name: set(table.column("user").to_pylist()) for name, table in again.items()} == users
 
 
-def test_rows_of_one_value_stay_together(service, tmp_path):
-    rows = clicks()
-    service.add_table("clicks", rows.set_column(5, "user", pa.array([n % 50 for n in range(2500)])))
-    split = SplitConfig(by="hash", column="user", valid=0.3, test=0.3)
-    found = read(config(split=split), tmp_path / "parts")
-    users = [set(table.column("user").to_pylist()) for table in found.values()]
-    assert sum(map(len, users)) == len(set.union(*users)) == 50
+def writing(number: int) -> str | None:
+    """A text that is another writing of a value, or none of any."""
+    value = number % 40
+    texts = [None, "", " ", "NA", f"{value}", f"{value}.0", f" {value}\t", f"0{value}", f"é{value}"]
+    texts += ["True", "FALSE", "1", "-0.0"]
+    return texts[number % len(texts)]
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        [f"u{n % 50}" for n in range(NUM_ROWS)],
+        [writing(n) for n in range(NUM_ROWS)],
+        [n % 50 for n in range(NUM_ROWS)],
+    ],
+    ids=["texts", "writings", "integers"],
+)
+def test_hashes_divide_a_table_as_a_file_of_the_same_rows(service, tmp_path, users):
+    rows = clicks().set_column(5, "user", pa.array(users))
+    service.add_table("clicks", rows)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    how = {
+        "split": SplitConfig(by="hash", column="user", valid=0.3, test=0.3),
+        "missing_values": ("NA",),
+    }
+    there = read(config(**how), tmp_path / "there")
+    here = read(config(str(tmp_path / "rows.parquet"), **how), tmp_path / "here")
+    assert there.keys() == here.keys()
+    for split, table in here.items():
+        assert there[split].equals(table), split
 
 
 def test_the_same_rows_are_not_read_twice(service, tmp_path):

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from ctr_pipeline.analysis import table_sql
 from ctr_pipeline.config.models import DataConfig
+from ctr_pipeline.dataset import value_sql
 from ctr_pipeline.dataset.columns import missing_numbers, present_numbers
 from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.stream import stream_rows
@@ -90,7 +90,7 @@ def test_texts_that_are_kept_are_not_copied():
 
 
 def test_sql_says_the_same():
-    column = table_sql.one_text(exp.column("x")).sql("duckdb")
+    column = value_sql.one_text(exp.column("x")).sql("duckdb")
     texts = pa.table({"x": [*REWRITTEN, *KEPT, None]})
     found = duckdb.sql(f"SELECT {column} FROM texts").fetchall()
     assert [value for (value,) in found] == one_text(texts["x"].combine_chunks()).to_pylist()
@@ -143,7 +143,7 @@ def test_a_number_is_missing_where_a_listed_text_is_that_number():
     numbers = pa.array([-1, 2.5, 2.4, 1e3, math.nan, None, 1, -math.inf, math.inf, 0])
     left = [None, None, 2.4, None, None, None, None, None, math.inf, 0.0]
     assert present_numbers(numbers, listed).to_pylist() == left
-    column = table_sql.present_number(exp.column("x"), listed).sql("duckdb")
+    column = value_sql.present_number(exp.column("x"), listed).sql("duckdb")
     rows = pa.table({"x": numbers.drop_null()})
     found = duckdb.sql(f"SELECT {column} FROM rows WHERE NOT isnan(x)").fetchall()
     assert [value for (value,) in found] == [*left[:4], *left[6:]]

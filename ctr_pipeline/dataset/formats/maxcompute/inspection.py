@@ -17,7 +17,9 @@ from ctr_pipeline.dataset.formats.maxcompute.table import (
     TableRows,
 )
 from ctr_pipeline.dataset.schema_checks import check_same_names
+from ctr_pipeline.dataset.splits import Shares, plan_hash_ranges, shares_of
 from ctr_pipeline.dataset.statement import Query
+from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import DataError
 
 
@@ -36,9 +38,10 @@ def find_tables(
             first, or rows cannot be divided as the config says.
     """
     client = connect()
+    shares = shares_of(data.split, [split for split, group in named.items() if group])
     if seed is not None:
         # Before a SELECT is executed, which costs.
-        _refuse_order(data)
+        _refuse_order(data, shares)
     found_rows = {
         one: select_into_table(client, one) if isinstance(one, Query) else TableRows(one)
         for one in dict.fromkeys(one for group in named.values() for one in group)
@@ -56,7 +59,7 @@ def find_tables(
     rows = {split: tuple(found_rows[one] for one in group) for split, group in named.items()}
     if seed is not None:
         schema = next(iter(facts.values())).schema
-        ranges = _divide(data, schema, seed)
+        ranges = _divide(data, shares, schema, seed)
         trained = rows["train"]
         rows |= {
             split: tuple(replace(one, chosen=chosen) for one in trained)
@@ -101,18 +104,9 @@ def _check_same_columns(facts: Mapping[TableAddress, TableFacts]) -> None:
                 )
 
 
-def _shares(data: DataConfig) -> dict[str, float]:
-    """Shares of the rows of data.train, by the split that has them and no table of its own."""
-    shares = {
-        "valid": 0.0 if data.valid is not None else data.split.valid,
-        "test": 0.0 if data.test is not None else data.split.test,
-    }
-    return {name: share for name, share in shares.items() if share > 0}
-
-
-def _refuse_order(data: DataConfig) -> None:
+def _refuse_order(data: DataConfig, shares: Shares) -> None:
     """Raises DataError if rows are to be divided by what a table does not have."""
-    by, wanted = data.split.by, _shares(data)
+    by, wanted = data.split.by, shares.splits[1:]
     if wanted and by in {"order", "time"}:
         keys = " and ".join(f"data.{name}" for name in wanted)
         raise DataError(
@@ -124,11 +118,12 @@ def _refuse_order(data: DataConfig) -> None:
         )
 
 
-def _divide(data: DataConfig, schema: pa.Schema, seed: int) -> dict[str, HashRange | None]:
+def _divide(
+    data: DataConfig, shares: Shares, schema: pa.Schema, seed: int
+) -> dict[str, HashRange | None]:
     """Which rows of data.train each split has that has no table of its own."""
-    split, shares = data.split, _shares(data)
-    wanted = list(shares)
-    if not wanted:
+    split = data.split
+    if shares.splits == ("train",):
         return {"train": None}
     if split.by == "hash":
         columns = [column for column in (split.column,) if column is not None]
@@ -143,16 +138,7 @@ def _divide(data: DataConfig, schema: pa.Schema, seed: int) -> dict[str, HashRan
                 place=f"data.split.column '{name}'",
                 remedy="Name a column of strings or integers",
             )
-    ends = {
-        "train": 1.0 - sum(shares.values()),
-        "valid": 1.0 - shares.get("test", 0.0),
-        "test": 1.0,
-    }
-    ranges: dict[str, HashRange | None] = {}
-    low = 0.0
-    for name in ("train", "valid", "test"):
-        if name == "train" or name in wanted:
-            high = ends[name]
-            ranges[name] = HashRange(tuple(columns), salt, low, high)
-            low = high
-    return ranges
+    missing = missing_texts(data.missing_values)
+    kinds = tuple((name, schema.field(name).type) for name in columns if name in schema.names)
+    ranges = plan_hash_ranges(shares)
+    return {one: HashRange(kinds, salt, hashes, missing) for one, hashes in ranges.items()}

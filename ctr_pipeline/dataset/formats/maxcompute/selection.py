@@ -4,16 +4,16 @@ A table has no order, so rows are divided by what they hold: by the MD5 of one c
 the text of all columns and the seed. The service divides, for reading and for the statistics alike.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import pyarrow as pa
 from sqlglot import exp
 
 from ctr_pipeline.dataset.formats.maxcompute.table import HashRange, TableRows
+from ctr_pipeline.dataset.value_sql import digest_of, is_below, is_in_range, typed_value
+from ctr_pipeline.specs.columns import ColumnType
 
 _SEPARATOR = "\x1f"
-_HASH_BITS = 64
 _LARGEST_IN = 1000
 """The service recommends at most 1,024 values:
 https://www.alibabacloud.com/help/en/maxcompute/user-guide/maxcompute-sql-limits"""
@@ -61,7 +61,7 @@ def select_rows(rows: Sequence[TableRows], columns: Sequence[exp.Expr]) -> exp.S
             else exp.In(this=column, expressions=texts)
         )
     if chosen is not None:
-        conditions += _in_range(chosen)
+        conditions += is_in_range(_digest(chosen), chosen.hashes)
     return query.where(*conditions) if conditions else query
 
 
@@ -73,18 +73,14 @@ def sample_of(chosen: Sequence[tuple[int, HashRange | None]]) -> exp.Expr:
     """
     if len(chosen) == 1:
         return exp.Literal.number(chosen[0][0])
-    ordered = sorted(chosen, key=lambda one: _low_of(one[1]))
+    ranges = [(one, number) for number, one in chosen if one is not None]
+    if len(ranges) < len(chosen):
+        raise ValueError("rows of a table are divided by their hash or not at all")
+    *others, (_, last) = sorted(ranges, key=lambda one: one[0].hashes)
     case = exp.Case()
-    for (number, _), (_, after) in itertools.pairwise(ordered):
-        if after is None:
-            raise ValueError("rows of a table are divided by their hash or not at all")
-        below = exp.LT(this=_digest(after), expression=_threshold(after.low))
-        case = case.when(below, exp.Literal.number(number))
-    return case.else_(exp.Literal.number(ordered[-1][0]))
-
-
-def _low_of(chosen: HashRange | None) -> float:
-    return 0.0 if chosen is None else chosen.low
+    for one, number in others:
+        case = case.when(is_below(_digest(one), one.hashes[1]), exp.Literal.number(number))
+    return case.else_(exp.Literal.number(last))
 
 
 def has_text(kind: pa.DataType) -> bool:
@@ -99,27 +95,18 @@ def has_text(kind: pa.DataType) -> bool:
 
 
 def _digest(chosen: HashRange) -> exp.Expr:
-    texts: list[exp.Expr] = [
-        exp.Coalesce(this=exp.cast(exp.column(name), "text"), expressions=[exp.Literal.string("")])
-        for name in chosen.columns
+    if chosen.salt is None:
+        ((name, kind),) = chosen.columns
+        text = typed_value(name, kind, ColumnType.TEXT, chosen.missing_values)
+        # Numbers that are no whole ones have other texts here than there.
+        return digest_of(_text(name) if text is None else text)
+    parts = [exp.Literal.string(_SEPARATOR), exp.Literal.string(chosen.salt)]
+    texts = [
+        exp.Coalesce(this=_text(name), expressions=[exp.Literal.string("")])
+        for name, _ in chosen.columns
     ]
-    text = texts[0]
-    if chosen.salt is not None:
-        parts = [exp.Literal.string(_SEPARATOR), exp.Literal.string(chosen.salt), *texts]
-        text = exp.func("CONCAT_WS", *parts)
-    # Hexadecimal digits sort as the numbers they mean.
-    return exp.Lower(this=exp.func("MD5", text))
+    return digest_of(exp.func("CONCAT_WS", *parts, *texts))
 
 
-def _in_range(chosen: HashRange) -> list[exp.Expr]:
-    digest = _digest(chosen)
-    conditions: list[exp.Expr] = []
-    if chosen.low > 0:
-        conditions.append(exp.GTE(this=digest.copy(), expression=_threshold(chosen.low)))
-    if chosen.high < 1:
-        conditions.append(exp.LT(this=digest.copy(), expression=_threshold(chosen.high)))
-    return conditions
-
-
-def _threshold(share: float) -> exp.Expr:
-    return exp.Literal.string(f"{int(share * 2**_HASH_BITS):0{_HASH_BITS // 4}x}")
+def _text(name: str) -> exp.Expr:
+    return exp.cast(exp.column(name), "text")

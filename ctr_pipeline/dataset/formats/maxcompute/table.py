@@ -37,19 +37,20 @@ class TableAddress:
 
 @dataclass(frozen=True)
 class HashRange:
-    """Rows whose hash lies in a part of [0, 1).
+    """Rows whose hash is one of a range.
 
     Attributes:
-        columns: Columns to hash, in this order.
-        salt: Hashed before them; None for the plain text of a single column.
-        low: Share of the rows before.
-        high: Share of the rows before and in it.
+        columns: Columns to hash, in this order, and their types.
+        salt: Hashed before them; None: the text of a single column is hashed, as
+            `splits.hash_fractions` does.
+        hashes: The first hash, and that after the last, as of `splits.plan_hash_ranges`.
+        missing_values: Texts that mean missing, the empty one among them.
     """
 
-    columns: tuple[str, ...]
+    columns: tuple[tuple[str, pa.DataType], ...]
     salt: str | None
-    low: float
-    high: float
+    hashes: tuple[int, int]
+    missing_values: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True)
