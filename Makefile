@@ -109,7 +109,8 @@ e2e: etcd spark stores ## The slow tests, many with real processes that are kill
 	XLA_FLAGS= $(BIN)/python -m tools.slow_tests -m 'slow and not cluster and not nightly' -n 2 --dist loadfile
 
 .PHONY: nightly
-nightly: etcd stores ## Slow tests of what others cover in part
+nightly: etcd stores ## Slow tests of what others cover in part, and many examples of each property
+	$(BIN)/python -m pytest -m 'hypothesis and not slow and not cluster' -n 2 --hypothesis-profile=thorough
 	XLA_FLAGS= $(BIN)/python -m tools.slow_tests -m 'nightly and not cluster' -n 2 --dist loadfile
 
 .PHONY: cluster

@@ -30,9 +30,10 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
 
-# How long an example takes tells how busy the machine is.
-settings.register_profile("without_deadline", deadline=None)
-settings.load_profile("without_deadline")
+# How long an example takes tells how busy the machine is. `make nightly` tries many examples.
+settings.register_profile("quick", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=300)
+settings.load_profile("quick")
 
 # What is made until all tests are known stays: looking it over for cycles takes seconds.
 gc.disable()

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
@@ -56,7 +56,6 @@ def row_by_row(sizes, smoothing):
     return gain / len(rows), value
 
 
-@settings(max_examples=50)
 @given(
     sizes=st.lists(
         st.integers(1, 6).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))),
@@ -78,7 +77,6 @@ def test_it_is_the_definition_row_by_row(sizes):
         assert found.information_value == pytest.approx(max(value, 0.0), abs=1e-12)
 
 
-@settings(max_examples=30)
 @given(
     sizes=st.lists(
         st.integers(1, 9).flatmap(

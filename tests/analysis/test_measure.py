@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from interval_oracle import interval_cuts, inverted_cdf
 
@@ -43,7 +43,6 @@ def bucketized(n: int, chain: tuple = ()) -> FeatureSpec:
     )
 
 
-@settings(max_examples=25)
 @given(values=st.lists(FEW_NUMBERS, min_size=1, max_size=60), n=st.integers(2, 40))
 def test_number_column_equals_counting(collect, values, n):
     labels = [index % 2 for index in range(len(values))]
@@ -100,7 +99,6 @@ def check_histogram(bins, present):
     assert all(a.right == b.left for a, b in pairwise(bins))
 
 
-@settings(max_examples=20)
 @given(values=st.lists(FEW_TEXTS, min_size=1, max_size=60))
 def test_text_column_equals_counting(collect, values):
     labels = [index % 3 == 0 for index in range(len(values))]

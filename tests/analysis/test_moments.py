@@ -46,7 +46,6 @@ def exact_moments(values):
     return float(mean), float(Fraction(deviation) * scale), float(third / scale**3) / deviation**3
 
 
-@settings(max_examples=25)
 @given(values=st.lists(NUMBERS, min_size=1, max_size=30))
 def test_equal_exact_fractions(collect, values):
     column = collect({"x": values}).columns["x"]

@@ -5,7 +5,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.analysis import collect_statistics, plan_statistics
@@ -57,7 +57,6 @@ def words_of(folder, vocabulary):
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-@settings(max_examples=25)
 @given(
     rows=st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=4)), min_size=2, max_size=30),
     min_count=st.integers(1, 3),

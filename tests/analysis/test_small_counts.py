@@ -89,7 +89,7 @@ def table_of(columns, labels):
 
 
 @pytest.mark.slow
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parts=st.lists(
         st.lists(st.tuples(NUMBERS, NUMBERS, TEXTS, st.integers(0, 1)), min_size=1, max_size=30),

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -144,7 +144,6 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=25)
 @given(data=st.data())
 def test_numbers_equal_counting(tmp_path_factory, data):
     old = data.draw(st.lists(NUMBERS, min_size=1, max_size=60))
@@ -176,7 +175,6 @@ def check_intervals(found, old, new):
 TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "é", "nul\0", "'; DROP TABLE x", "A"]))
 
 
-@settings(max_examples=25)
 @given(data=st.data())
 def test_texts_equal_counting(tmp_path_factory, data):
     texts = st.one_of(TEXTS, st.text("xyz", min_size=1, max_size=3))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from engine_rows import assert_close
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.parts import read_batches
@@ -47,7 +47,6 @@ def assert_weighted(moments, values, weights):
     assert moments.standard_deviation == pytest.approx(math.sqrt(variance), rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=20)
 @given(rows=ROWS)
 @example(rows=[(0.0, 1.0), (1 / 8, 1e-307)])
 def test_moments_weigh_rows(collect, rows):
@@ -140,7 +139,6 @@ WEIGHED_ROWS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(rows=WEIGHED_ROWS, smoothing=st.floats(0.1, 50), folds=st.sampled_from([None, 3]))
 @example(rows=[("a", 0, 0.5), ("a", 1, 0.5)], smoothing=1.0, folds=None)
 def test_target_encode_weighs_rows(collect, tmp_path_factory, rows, smoothing, folds):

@@ -4,7 +4,7 @@ import itertools
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.apps.convert import Target, convert_rows, format_of
@@ -130,7 +130,6 @@ def test_digits_that_a_float32_has_not_are_counted(tmp_path):
 VALUES = st.text(st.sampled_from("ab\",;\t\n\r é'0"), max_size=5)
 
 
-@settings(max_examples=30)
 @given(
     st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=9),
     st.sampled_from(["x.csv", "x.tsv", "x.recordio"]),

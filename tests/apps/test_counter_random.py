@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -26,7 +26,6 @@ def splitmix(state: int) -> int:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-@settings(max_examples=50)
 def test_mix_is_splitmix(counter, key):
     expected = splitmix((counter * 0x9E3779B97F4A7C15 + key) % 2**64)
     assert int(mix(np.array([counter], dtype=np.uint64), key)[0]) == expected
@@ -61,7 +60,6 @@ def test_keys_depend_on_parts_and_their_order(parts):
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), unique=True, max_size=200), st.integers(0, 2**40))
-@settings(max_examples=50)
 def test_scrambling_keeps_values_distinct(values, key):
     scrambled = scramble_32_bits(np.array(values, dtype=np.uint32), key)
     assert len(set(scrambled.tolist())) == len(values)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 from sklearn.linear_model import LogisticRegression
@@ -23,7 +23,6 @@ RNG = np.random.default_rng(5)
 
 
 @given(mean=st.floats(-5, 5), variance=st.floats(0.01, 3))
-@settings(max_examples=30)
 def test_integral_equals_adaptive_quadrature(mean, variance):
     deviation = variance**0.5
     expected, _ = integrate.quad(

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.apps.tune.proposals import TrialRecord, best_of, propose
@@ -48,7 +48,6 @@ def search(tune, num_trials, records=(), start=START):
 
 
 @given(seed=st.integers(0, 2**63 - 1), number=st.integers(0, 6))
-@settings(max_examples=25)
 def test_proposals_lie_in_the_space(seed, number):
     tune = TuneConfig(space=SPACE, seed=seed, startup_trials=2)
     values = search(tune, number + 1)[-1].values

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.ranges import RangeError, expand_range
@@ -43,7 +43,6 @@ def test_bad_range_is_refused(text, reason):
         expand_range(text)
 
 
-@settings(max_examples=50)
 @given(
     prefix=st.text(alphabet="abcXYZ_", max_size=5),
     suffix=st.text(alphabet="abcXYZ_", max_size=5),

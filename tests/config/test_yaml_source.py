@@ -2,7 +2,7 @@ import math
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.config import yaml_source
@@ -115,7 +115,6 @@ SCALARS = st.one_of(
 )
 
 
-@settings(max_examples=100)
 @given(st.dictionaries(st.text("abc", min_size=1), SCALARS | st.lists(SCALARS, max_size=4)))
 def test_what_is_written_is_read_back(values):
     parsed, source = parse_yaml(dump_yaml(values), "c.yaml")
@@ -125,7 +124,6 @@ def test_what_is_written_is_read_back(values):
     assert other.places == source.places
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(st.text("abc", min_size=1), SCALARS))
 def test_other_yaml_readers_see_the_same_texts(values):
     texts = {key: value for key, value in values.items() if isinstance(value, str)}

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from example_messages import Example, example_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.formats.recordio.chunks import Records
@@ -52,7 +52,6 @@ VALUES = st.one_of(
 ROWS = st.lists(st.dictionaries(NAMES, VALUES, max_size=6), max_size=8)
 
 
-@settings(max_examples=150)
 @given(rows=ROWS, wanted=st.lists(NAMES, unique=True))
 def test_values_are_those_that_protocol_buffers_wrote(rows, wanted):
     records = as_records([example_of(row).SerializeToString() for row in rows])
@@ -74,7 +73,6 @@ ARROW = {
 }
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(*(st.none() | kind for _, kind in ARROW.values())), max_size=8))
 def test_rows_are_written_as_protocol_buffers_reads_them(rows):
     columns = [pa.array([row[i] for row in rows], ARROW[name][0]) for i, name in enumerate(ARROW)]
@@ -148,7 +146,6 @@ def test_what_protocol_buffers_allow_is_read(record, expected):
     assert (list(getattr(feature, kind).value) if kind else [None]) == [expected]
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(record):
     columns = read_examples(as_records([record]), ["a", ""])

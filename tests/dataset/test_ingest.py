@@ -62,7 +62,7 @@ CELLS = st.text(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(
     cells=[("", "\x7f"), ("\x7f", "\x7f"), ("TRUE", "7.0")],
     delimiter=",",
@@ -106,7 +106,7 @@ def test_any_text_survives(
     assert found["label"] == [i % 2 for i in range(len(cells))]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     values=st.lists(
         st.one_of(st.floats(width=64), st.integers(-(10**20), 10**20), st.none()),

@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.order import ALL_BATCHES, BatchesLeft, EpochOrder, permute, unpermute
@@ -15,7 +15,6 @@ def rows_in_order(order: EpochOrder) -> np.ndarray:
 
 
 @given(size=st.integers(1, 5000), key=st.integers(0, 2**64 - 1))
-@settings(max_examples=50)
 def test_permute_is_one_to_one(size, key):
     result = permute(np.arange(size), size=size, key=key)
     assert np.array_equal(np.sort(result), np.arange(size))
@@ -29,7 +28,6 @@ def test_permute_is_one_to_one(size, key):
     shuffle=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(max_examples=50)
 def test_every_row_is_visited_once_an_epoch(num_rows, batch_size, batches_per_task, shuffle, seed):
     order = EpochOrder(num_rows, batch_size, seed, 3, shuffle, batches_per_task)
     visited = rows_in_order(order)
@@ -77,7 +75,6 @@ def test_number_of_batches_counts_the_short_ones():
     shuffle=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(max_examples=50)
 def test_uneven_tasks_are_those_that_hold_the_end_of_the_data(num_rows, batch_size, shuffle, seed):
     order = EpochOrder(num_rows, batch_size, seed, 3, shuffle, batches_per_task=4)
     sizes = {task.task: task.num_rows for task in order.tasks()}
@@ -93,7 +90,6 @@ def test_uneven_tasks_are_those_that_hold_the_end_of_the_data(num_rows, batch_si
     shuffle=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(max_examples=50)
 def test_batches_before_a_task_are_the_sum_over_those_before_it(
     num_rows, batch_size, batches_per_task, shuffle, seed
 ):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.formats.recordio import chunks as recordio
@@ -93,7 +93,6 @@ records_of_any_kind = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(
     records=records_of_any_kind,
     compressor=st.sampled_from(Compressor),
@@ -116,7 +115,6 @@ def test_what_is_written_is_read(tmp_path_factory, records, compressor, chunk_by
         assert some == records[3:17]
 
 
-@settings(max_examples=40)
 @given(st.binary(max_size=200_000) | st.binary(max_size=9).map(lambda part: part * 30_000))
 def test_a_snappy_stream_of_many_frames(tmp_path_factory, record):
     path = saved(

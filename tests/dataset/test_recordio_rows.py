@@ -3,7 +3,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from example_messages import example_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
@@ -99,7 +99,6 @@ def quoted(text):
     return '"' + text.replace('"', '""') + '"'
 
 
-@settings(max_examples=40)
 @given(st.lists(FIELDS, min_size=1, max_size=12))
 def test_quoted_fields_may_hold_anything(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("quoted")
@@ -143,7 +142,6 @@ def test_a_bad_line_is_named_and_others_are_kept(tmp_path, record, reason, names
     assert [example.row for example in bad.examples] == [row]
 
 
-@settings(max_examples=40)
 @given(st.lists(st.sampled_from([b'1,3,"x\ny"', *LINES, *(bad for bad, _ in NOT_ROWS)])))
 def test_every_line_is_a_row_or_counted(tmp_path_factory, lines):
     folder = tmp_path_factory.mktemp("mixed")
@@ -264,7 +262,6 @@ def test_a_bad_example_is_named_and_others_are_kept(tmp_path, record, kind, reas
     assert counted.by_reason == {reason: 1}
 
 
-@settings(max_examples=40)
 @given(place=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_a_changed_byte_of_an_example_loses_no_record(tmp_path_factory, place, change):
     folder = tmp_path_factory.mktemp("changed")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.formats.text.records import (
@@ -39,7 +39,6 @@ def write_rows(rows: list[list[str]], line_end: str, dialect: Dialect) -> bytes:
     return stream.getvalue().encode()
 
 
-@settings(max_examples=80)
 @given(
     rows=st.lists(st.lists(VALUES, min_size=2, max_size=2), min_size=1, max_size=8),
     line_end=st.sampled_from(["\n", "\r\n", "\r"]),
@@ -56,7 +55,6 @@ def test_records_of_quoted_text_are_its_rows(rows, line_end, dialect):
         assert line == len(before.replace("\r\n", "\n").replace("\r", "\n").split("\n")) - 1
 
 
-@settings(max_examples=400)
 @given(
     block=st.text(alphabet='a,"\n\r\\', min_size=1, max_size=40).map(str.encode),
     dialect=st.sampled_from([COMMA, ESCAPED, replace(ESCAPED, quote=None)]),
@@ -84,7 +82,6 @@ def test_records_agree_with_the_parser_on_any_text(block, dialect):
     assert table.num_rows + len(invalid) == len(find_records(block, dialect).starts)
 
 
-@settings(max_examples=80)
 @given(
     rows=st.lists(st.lists(VALUES, min_size=2, max_size=2), min_size=1, max_size=8),
     at=st.integers(0, 200),

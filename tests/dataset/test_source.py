@@ -624,7 +624,7 @@ def test_whole_numbers_beyond_floats_are_texts_of_parquet(tmp_path, values, kind
     assert inspect(path).inferred_types["item"] is expected
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     ids=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
     big=st.integers(2**53 + 1, 2**63 - 1),

@@ -2,7 +2,7 @@ from hashlib import md5
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.splits import (
@@ -15,7 +15,6 @@ from ctr_pipeline.dataset.splits import (
 )
 
 
-@settings(max_examples=100)
 @given(
     num_rows=st.integers(0, 10_000),
     valid=st.floats(0, 0.5, exclude_max=True),
@@ -30,7 +29,6 @@ def test_order_ranges_cover_all_rows_once(num_rows, valid, test):
         assert abs(after - first - share * num_rows) <= 1
 
 
-@settings(max_examples=50)
 @given(seed=st.integers(0, 2**63 - 1), cut=st.integers(0, 100))
 def test_a_random_place_depends_on_seed_and_row_alone(seed, cut):
     whole = random_fractions(0, 100, seed)

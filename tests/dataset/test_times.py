@@ -55,7 +55,7 @@ def write_rows(path, times):
     return path
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moments=st.lists(st.integers(0, 30), min_size=5, max_size=60),
     written=st.sampled_from(sorted(WRITTEN)),
@@ -80,7 +80,6 @@ def test_later_rows_are_in_later_splits_and_ties_stay_together(tmp_path_factory,
     assert abs(len(rows["test"]) - 0.3 * len(moments)) <= largest
 
 
-@settings(max_examples=200)
 @given(
     counts=st.lists(st.integers(1, 50), min_size=3, max_size=40),
     valid=st.floats(0.01, 0.45),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings import key_index
@@ -84,7 +84,6 @@ OPERATIONS = st.one_of(
 
 
 @given(st.lists(OPERATIONS, max_size=25))
-@settings(max_examples=60)
 def test_what_is_left_is_what_was_and_what_comes_back_begins_anew(operations):
     store, last_seen, step = make_store(), {}, 0
     for name, argument in operations:
@@ -168,7 +167,6 @@ def take_out(store, keys):
     raise AssertionError("the index never ends to grow")
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 3000)), max_size=8))
 def test_rows_that_are_taken_out_leave_the_others_as_they_are(calls):
     store = make_store()

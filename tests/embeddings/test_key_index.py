@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings import key_index, row_kernels
@@ -48,7 +48,6 @@ class Rows:
 
 
 @pytest.mark.usefixtures("small_steps")
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 900)), max_size=12))
 def test_every_row_is_found_at_every_step_of_the_growth(calls):
     rows = Rows()

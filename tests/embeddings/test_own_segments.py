@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings.counts import IdCounts
@@ -109,7 +109,6 @@ def content(store):
     return file.getvalue()
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, 12))
 def test_a_table_is_trained_as_in_a_store_of_its_own(seed, num_steps, num_rows):
     """Bit for bit: initial values, optimizer, L2 by counts, reduction, in both forms of update."""

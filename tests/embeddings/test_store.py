@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings.counts import IdCounts
@@ -96,7 +96,6 @@ def batches(draw):
     )
 
 
-@settings(max_examples=50)
 @given(st.lists(batches(), min_size=1, max_size=6), st.integers(0, 2**32 - 1))
 def test_agrees_with_a_dict_of_rows(steps, seed):
     rng = np.random.default_rng(seed)
@@ -127,7 +126,6 @@ def test_agrees_with_a_dict_of_rows(steps, seed):
             np.testing.assert_allclose(value, expected, rtol=2e-4, atol=2e-6)
 
 
-@settings(max_examples=50)
 @given(batches(), st.sampled_from([(0, 1, 2), (1, 1, 2), (1, 0, 1), (1, 1, 1)]))
 def test_prepare_lists_every_occurrence_once(batch, field_tables):
     ids, num_valid, _ = batch

@@ -2,7 +2,7 @@ import mmap
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.embeddings.cut_storage import CutStorage
@@ -91,7 +91,6 @@ def log(tmp_path):
     return write_log(make_store(), tmp_path, steps)
 
 
-@settings(max_examples=20)
 @given(
     st.lists(
         st.lists(st.sampled_from(EVERYTHING.tolist()), unique=True, min_size=1, max_size=60),

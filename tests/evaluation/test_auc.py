@@ -1,7 +1,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import auc as area_of
 from sklearn.metrics import roc_auc_score, roc_curve
@@ -29,7 +29,6 @@ def test_auc_equals_scikit_learn(levels, dtype):
     assert exact_auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=40))
 def test_auc_counts_pairs(pairs):
     positives = [score for label, score in pairs if label]

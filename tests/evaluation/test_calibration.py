@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.evaluation.calibration import (
@@ -76,7 +76,6 @@ def test_bins_of_distinct_predictions_have_equal_rows():
     assert expected_calibration_error(bins) == pytest.approx(error)
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.5, 0.9])), min_size=1),
     st.integers(2, 12),

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -30,7 +30,6 @@ def clicks(num_rows, seed, spread=1.5):
     return labels, logits
 
 
-@settings(max_examples=200)
 @given(rows)
 def test_exact_auc_lies_within_the_bound(pairs):
     labels, logits = arrays(pairs)
@@ -44,7 +43,6 @@ def test_exact_auc_lies_within_the_bound(pairs):
     assert abs(estimate.value - exact) <= estimate.error_bound + 1e-12
 
 
-@settings(max_examples=100)
 @given(st.lists(finite, min_size=2, max_size=50))
 def test_bins_ascend_with_the_logit(logits):
     ordered = np.sort(np.array(logits, np.float32))
@@ -86,7 +84,6 @@ def test_bound_is_small_for_clicks(spread):
     assert abs(estimate.value - exact) < 2e-5
 
 
-@settings(max_examples=50)
 @given(rows, st.randoms(use_true_random=False), st.integers(1, 7))
 def test_parts_merge_to_the_whole_in_any_order(pairs, random, num_parts):
     shuffled = list(pairs)
@@ -112,7 +109,6 @@ def test_sums_are_those_of_all_rows_to_a_billionth():
     assert histogram.num_positive == labels.sum()
 
 
-@settings(max_examples=50)
 @given(rows)
 def test_sparse_form_survives_json(pairs):
     histogram = ScoreHistogram.of(*arrays(pairs))

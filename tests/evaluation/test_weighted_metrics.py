@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import log_loss, roc_auc_score, roc_curve
 
@@ -41,7 +41,6 @@ def clicks(num_rows=4000, seed=0):
     return labels, logits, weights
 
 
-@settings(max_examples=200)
 @given(rows, st.integers(2, 6))
 def test_whole_weights_are_repeated_rows(drawn, num_bins):
     labels, logits, weights, groups = arrays(drawn)
@@ -82,7 +81,6 @@ def test_whole_weights_are_repeated_rows(drawn, num_bins):
     np.testing.assert_allclose(found, bins, rtol=1e-12)
 
 
-@settings(max_examples=100)
 @given(rows)
 def test_histograms_of_whole_weights_are_those_of_repeated_rows(drawn):
     labels, logits, weights, _ = arrays(drawn)

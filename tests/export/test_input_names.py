@@ -1,7 +1,7 @@
 import keyword
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.export.input_names import choose_input_names
@@ -19,7 +19,6 @@ def test_allowed_names_stay_and_others_get_the_nearest() -> None:
     }
 
 
-@settings(max_examples=50)
 @given(st.lists(st.text(min_size=1, max_size=6), unique=True, max_size=20))
 def test_names_are_allowed_and_unique(columns: list[str]) -> None:
     names = choose_input_names(columns)

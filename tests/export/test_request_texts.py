@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.dataset.value_texts import one_text
@@ -50,7 +50,6 @@ def test_the_one_text_of_a_value_is_that_of_the_file_readers() -> None:
     assert [text.decode() for text in one_texts(tf.constant(texts)).numpy()] == expected
 
 
-@settings(max_examples=50)
 @given(st.lists(st.floats(allow_nan=False), min_size=1))
 def test_shortest_digits_read_back_exactly(numbers: list[float]) -> None:
     parsed = parse_numbers(tf.constant([repr(number) for number in numbers])).numpy()

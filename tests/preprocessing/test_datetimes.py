@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ctr_pipeline.datetime_formats import check_format, iso_seconds
@@ -81,7 +81,6 @@ def assert_equal_faces(texts, format):
     return seconds
 
 
-@settings(max_examples=150)
 @given(moment=MOMENTS, offset=st.none() | OFFSETS, separator=st.sampled_from("T "),
        cut=st.sampled_from(["date", "minutes", "seconds", "fraction"]), colon=st.booleans(),
        digits=st.integers(1, 9))  # fmt: skip
@@ -154,7 +153,6 @@ PIECES = [
 ALMOST = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 
 
-@settings(max_examples=200)
 @given(texts=st.lists(st.one_of(ALMOST, st.text(max_size=30)), min_size=1, max_size=10))
 @example(texts=["2024-02-30", "2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "0000-01-01"])
 @example(
@@ -169,14 +167,12 @@ def test_both_faces_agree_on_texts_that_are_almost_times(texts):
     assert_equal_faces([text.encode("utf-8", "surrogatepass") for text in texts], "iso")
 
 
-@settings(max_examples=60)
 @given(texts=st.lists(st.binary(max_size=40), min_size=1, max_size=10))
 def test_both_faces_agree_on_any_bytes(texts):
     for format in FORMATS:
         assert_equal_faces(texts, format)
 
 
-@settings(max_examples=60)
 @given(numbers=st.lists(st.integers(-(10**20), 10**20), min_size=1, max_size=10))
 @example(numbers=[9 * 10**18 - 1, 9 * 10**18, -(9 * 10**18) + 1, 1_709_686_869_200_689_522])
 @example(numbers=[0, -1, 999, 1000, -1000, -999, FIRST_SECOND, FIRST_SECOND - 1, LAST_SECOND + 1])
@@ -196,7 +192,6 @@ def test_epochs_are_divided_downwards(numbers):
         assert assert_equal_faces(texts, format).tolist() == expected
 
 
-@settings(max_examples=60)
 @given(moment=MOMENTS, offset=OFFSETS)
 def test_patterns_are_what_python_reads(moment, offset):
     moment = moment.replace(tzinfo=timezone(timedelta(minutes=offset)))
@@ -234,7 +229,6 @@ def test_one_moment_in_many_writings(text, format):
     assert seconds == 1_704_467_220
 
 
-@settings(max_examples=200)
 @given(text=ALMOST)
 def test_dates_of_a_config_are_those_of_rows(text):
     (seconds,) = seconds_of([text.encode()], "iso")

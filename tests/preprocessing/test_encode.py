@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preprocessing_cases import (
     HOSTILE_NUMBERS,
@@ -137,7 +137,6 @@ ANY_TEXT = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=50)
 @given(
     numbers=st.lists(ANY_NUMBER, min_size=1, max_size=30),
     texts=st.lists(ANY_TEXT, min_size=1, max_size=30),

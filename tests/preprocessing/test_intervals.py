@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from preprocessing_cases import HOSTILE_NUMBERS
 
@@ -42,7 +42,6 @@ def log_round_oracle(value, num_bins, default, base):
     return rounded if 0 <= rounded < num_bins else default
 
 
-@settings(max_examples=50)
 @given(st.lists(ANY_NUMBER, max_size=20), st.sampled_from([1.5, 2.0, math.e, 10.0]))
 def test_log_round_equals_its_definition(values, base):
     values = np.array([*values, *HOSTILE_NUMBERS])
@@ -71,7 +70,6 @@ def test_too_many_steps_are_refused():
         log_round_steps(10**9, 0, 1.0000001)
 
 
-@settings(max_examples=50)
 @given(st.lists(ANY_NUMBER, max_size=20))
 def test_rounding_by_thresholds_equals_rounding(values):
     values = flush_subnormal(np.array([*values, *HOSTILE_NUMBERS]))
@@ -96,7 +94,6 @@ def test_nan_is_missing_even_without_thresholds():
     assert ids.tolist() == [0, 1]
 
 
-@settings(max_examples=50)
 @given(st.sets(st.floats(allow_nan=False, allow_infinity=False, width=64), max_size=20))
 def test_boundaries_are_the_steps_that_bisection_finds(boundaries):
     hostile = {-5e-324, 0.0, 5e-324, 2.5e-308, -1e308, 1.7976931348623157e308}

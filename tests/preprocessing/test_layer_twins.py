@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from preprocessing_cases import HOSTILE_NUMBERS
 
@@ -39,10 +39,6 @@ texts = st.lists(st.binary(max_size=80), max_size=20)
 missing_ids = st.none() | st.integers(0, 99)
 
 
-def twins(test):
-    return settings(max_examples=60)(test)
-
-
 def kernel_values(values):
     """As the encoder hands them to kernels."""
     return number_values(pa.array(values), column="x")
@@ -54,7 +50,6 @@ def assert_same_bits(found, expected):
     np.testing.assert_array_equal(found, expected)
 
 
-@twins
 @given(numbers, finite, finite)
 def test_normalizer(values, subtractor, divisor):
     assume(flush_scalar(divisor) != 0)
@@ -63,7 +58,6 @@ def test_normalizer(values, subtractor, divisor):
     assert_same_bits(layer(values).numpy(), expected)
 
 
-@twins
 @given(numbers, finite, st.floats(0, 1e300), st.none() | st.floats(1e-300, 1e300))
 def test_standardize(values, mean, deviation, clip):
     layer = Standardize(mean, deviation, clip, dtype="float64")
@@ -73,14 +67,12 @@ def test_standardize(values, mean, deviation, clip):
     assert_same_bits(layer(values).numpy(), expected)
 
 
-@twins
 @given(numbers)
 def test_log_to_its_stated_tolerance(values):
     found = Log(dtype="float64")(values).numpy()
     np.testing.assert_allclose(found, log.Log().kernel(kernel_values(values)), rtol=1e-14)
 
 
-@twins
 @given(numbers, finite, finite)
 def test_clip(values, one, other):
     minimum, maximum = sorted([one, other])
@@ -90,14 +82,12 @@ def test_clip(values, one, other):
         assert_same_bits(layer(values).numpy(), expected)
 
 
-@twins
 @given(numbers, finite)
 def test_fill(values, value):
     expected = fill(kernel_values(values), value)
     assert_same_bits(Fill(value, dtype="float64")(values).numpy(), expected)
 
 
-@twins
 @given(numbers, st.lists(finite, min_size=1, max_size=9, unique=True), missing_ids)
 def test_discretization(values, bins, missing_id):
     bins = np.unique(bins)
@@ -112,7 +102,6 @@ def test_discretization(values, bins, missing_id):
 
 
 @pytest.mark.parametrize("base", [None, 2.0, 1.5, 10.0])
-@twins
 @given(numbers, st.integers(1, 50), st.integers(0, 9), missing_ids)
 def test_log_round(base, values, num_bins, default, missing_id):
     steps = log_round_steps(num_bins, default, base)
@@ -126,7 +115,6 @@ def test_log_round(base, values, num_bins, default, missing_id):
     assert_same_bits(layer(values).numpy(), expected)
 
 
-@twins
 @given(numbers, st.integers(1, 2**40), st.integers(0, 9), missing_ids)
 def test_round_identity(values, num_buckets, default, missing_id):
     expected = number_kernels.rounded_ids(
@@ -136,7 +124,6 @@ def test_round_identity(values, num_buckets, default, missing_id):
     assert_same_bits(layer(values).numpy(), expected)
 
 
-@twins
 @given(numbers, st.lists(st.floats(allow_nan=False), max_size=9), st.data())
 def test_interval_ids(values, thresholds, data):
     thresholds = np.sort([flush_scalar(threshold) for threshold in thresholds])
@@ -148,7 +135,6 @@ def test_interval_ids(values, thresholds, data):
     assert_same_bits(IntervalIds(thresholds, ids, 7)(values).numpy(), expected)
 
 
-@twins
 @given(texts, st.integers(1, 2**40), missing_ids)
 def test_hashing(values, num_bins, missing_id):
     expected = hash_ids(pa.array(values, pa.binary()), num_bins, missing_id=missing_id)
@@ -156,14 +142,12 @@ def test_hashing(values, num_bins, missing_id):
     assert_same_bits(layer(tf.constant(values, tf.string)).numpy(), expected)
 
 
-@twins
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), st.integers(1, 2**40))
 def test_hashing_of_integers(values, num_bins):
     values = np.array(values, np.int64)
     assert_same_bits(Hashing(num_bins)(values).numpy(), hash_ids(pa.array(values), num_bins))
 
 
-@twins
 @given(
     st.lists(st.binary(max_size=40), unique=True, max_size=20),
     texts,

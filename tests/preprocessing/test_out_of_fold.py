@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -89,7 +89,6 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(rows=ROWS, smoothing=st.floats(0.01, 100.0), min_count=st.integers(1, 4))
 def test_by_time_a_row_is_encoded_from_those_before_it(
     rows, smoothing, min_count, tmp_path_factory
@@ -112,7 +111,6 @@ def test_by_time_a_row_is_encoded_from_those_before_it(
         assert training[n] == pytest.approx(base if is_rare else rate(before), rel=1e-6)
 
 
-@settings(max_examples=40)
 @given(rows=ROWS, folds=st.integers(2, 6), flipped=st.integers(0, 59))
 def test_by_folds_a_row_does_not_depend_on_its_own_label(rows, folds, flipped, tmp_path_factory):
     texts, labels = [text for text, _ in rows], [label for _, label in rows]

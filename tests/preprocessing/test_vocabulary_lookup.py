@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.errors import PreprocessingError
@@ -25,7 +25,6 @@ def oracle(vocabulary, values, oov_buckets):
     ]
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.binary(max_size=80), unique=True, max_size=40),
     st.lists(st.binary(max_size=80), max_size=20),

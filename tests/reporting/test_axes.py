@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.reporting.axes import Scale, nice_ticks, padded_range, tick_texts
 
 
-@settings(max_examples=80)
 @given(st.floats(-1e6, 1e6), st.floats(1e-4, 1e6), st.integers(2, 8))
 def test_ticks_are_inside_even_and_about_as_many_as_asked(low, span, count):
     high = low + span

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.reporting.formats import (
@@ -53,7 +53,6 @@ def test_numbers_as_a_person_reads_them(function, value, text):
     assert function(value) == text
 
 
-@settings(max_examples=80)
 @given(st.text(max_size=200), st.integers(5, 40))
 def test_shortened_text_is_one_printable_line_that_can_be_encoded(text, length):
     line = shorten(text, length)
@@ -62,7 +61,6 @@ def test_shortened_text_is_one_printable_line_that_can_be_encoded(text, length):
     line.encode("utf-8")
 
 
-@settings(max_examples=80)
 @given(st.floats())
 def test_every_value_has_a_short_text(value):
     assert 1 <= len(value_text(value)) <= 12

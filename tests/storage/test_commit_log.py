@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from http_faults import Fault
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.errors import CheckpointError, StorageError
@@ -384,7 +384,6 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=300)
 @given(steps=ACTIONS, between=ACTIONS)
 def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole(steps, between):
     """Three members act; `between` are acts of the others before each call of a storage."""

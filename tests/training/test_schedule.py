@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.specs.learning_rate import LearningRateSchedule, ReduceOnPlateau
@@ -47,7 +47,6 @@ schedules = st.sampled_from(list(KINDS.values())).flatmap(
 )
 
 
-@settings(max_examples=50)
 @given(schedules)
 def test_rises_to_one_during_warm_up_and_never_after_it(schedule):
     factors = [schedule.factor(step, []) for step in range(1, 300)]

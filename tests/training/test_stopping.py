@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.config.models import EarlyStopping
@@ -64,7 +64,6 @@ def test_last_epoch_ends_it():
 losses = st.lists(st.floats(0.1, 1.0), min_size=1, max_size=12)
 
 
-@settings(max_examples=50)
 @given(losses, st.integers(1, 4), st.floats(0, 0.3), st.integers(1, 12))
 def test_stops_at_the_latest_when_patience_or_epochs_end(values, patience, tolerance, most):
     rule = EarlyStopping(tolerance=tolerance, patience=patience)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
@@ -186,7 +186,6 @@ def test_skewed_load_becomes_even_and_then_nothing_moves(seed):
     st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=1, max_size=4),
     st.floats(0.1, 100.0),
 )
-@settings(max_examples=25)
 def test_whatever_the_load_moves_make_nothing_worse_and_end(weights, cores, most_speed):
     cluster = Cluster(weights, len(cores), most_speed=most_speed, cores=tuple(cores))
     speed = cluster.speed

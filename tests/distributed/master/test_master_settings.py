@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from fake_members import prepare_job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from job_specs import change_spec
 
@@ -25,7 +25,6 @@ def spec(tmp_path_factory):
     return prepare_job(tmp_path_factory.mktemp("settings") / "run")
 
 
-@settings(max_examples=60)
 @given(
     num_rows=st.integers(1, 30_000),
     batch_size=st.integers(1, 200),
@@ -50,7 +49,6 @@ def test_tasks_are_those_of_the_order_of_rows(spec, num_rows, batch_size, shuffl
     assert plan.num_rows == num_rows
 
 
-@settings(max_examples=30)
 @given(num_rows=st.integers(1, 30_000), batch_size=st.integers(1, 200))
 def test_steps_are_counted_with_the_short_batches_of_each_epoch(spec, num_rows, batch_size):
     spec = change_spec(spec, batch_size=batch_size, splits=(EncodedSplit("train", "", num_rows),))

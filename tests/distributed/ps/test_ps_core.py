@@ -240,7 +240,7 @@ def test_a_pull_that_finds_no_room_is_refused_for_good(caller, monkeypatch):
     st.lists(st.tuples(st.integers(0, 39), st.booleans()), unique_by=lambda item: item[0]),
     st.randoms(),
 )
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_vanished_key_never_moves_another_row(
     make_spec, make_core, make_optimizer, chosen, random
 ):
@@ -267,7 +267,7 @@ def deliveries(draw):
 
 
 @given(deliveries())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_order_of_pushes_applies_each_batch_once(make_spec, make_core, make_optimizer, sent):
     num_batches, order = sent
     caller = Caller(make_core(counting(make_spec(), make_optimizer)))

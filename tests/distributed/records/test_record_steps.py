@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.records.steps import RecordSequence, RecordStep
@@ -19,7 +19,6 @@ def test_a_step_ends_with_its_epoch():
     assert steps == [RecordStep(6, 10), RecordStep(10, 18), RecordStep(18, 20)]
 
 
-@settings(max_examples=60)
 @given(
     num_records=st.integers(1, 9000),
     epochs=st.integers(1, 3),

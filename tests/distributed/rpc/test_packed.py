@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.codec import MalformedMessage
@@ -159,7 +159,6 @@ def test_other_lengths_are_malformed(message, data):
 
 
 @given(messages(), st.data())
-@settings(max_examples=300)
 def test_a_changed_header_is_malformed_or_a_message_of_the_same_size(message, data):
     sent = bytearray(message.encode())
     place = data.draw(st.integers(0, 135))

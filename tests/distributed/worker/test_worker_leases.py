@@ -1,4 +1,4 @@
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.coordination.messages import HeldLease, LeasedTask, TaskKey
@@ -124,7 +124,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200)
 @given(steps)
 def test_the_master_always_comes_to_know_exactly_what_was_done(actions):
     """Whatever is lost, repeated or late: at the end the sum of reports is what was trained."""

@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr_pipeline.distributed.master.ledger import sqlite
@@ -103,7 +103,6 @@ def test_another_master_reads_what_was_committed(path):
     second.close()
 
 
-@settings(max_examples=30)
 @given(
     commits=st.lists(
         st.tuples(
