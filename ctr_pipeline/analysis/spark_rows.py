@@ -320,17 +320,16 @@ class HashedRows(_ChangedRows):
 
     Attributes:
         rows: The rows of all splits.
-        column: Holds the text.
+        text: The text, an expression over the columns that the rows select from.
         hashes: The hashes of this split, as of `plan_hash_ranges`.
     """
 
-    column: str
+    text: exp.Expr
     hashes: tuple[int, int]
 
     def select(self, columns: Sequence[exp.Expr]) -> exp.Select:
         """As `RowsInSql.select`."""
-        text = self.rows.value(self.column, ColumnType.TEXT)
-        return self.rows.select(columns).where(*is_in_range(digest_of(text), self.hashes))
+        return self.rows.select(columns).where(*is_in_range(digest_of(self.text), self.hashes))
 
 
 FileRows = LineRows | ParquetRows | KeyValueRows | HashedRows
@@ -387,7 +386,7 @@ def require_readable(data: DataConfig, source: Source) -> None:
         if isinstance(opened, TextFile):
             _require_lines(file, opened)
     split = data.split
-    if shares_of(data.split, source.files).splits == ("train",):
+    if shares_of(split, source.files).splits == ("train",):
         return
     is_by_order = split.by == "order"
     if split.by == "hash" or (is_by_order and source.format_name == "parquet"):
@@ -505,14 +504,15 @@ def _hashed(
     assert column is not None  # noqa: S101  by: hash has one
     assert isinstance(rows, LineRows | ParquetRows | KeyValueRows)  # noqa: S101
     is_text = columns.get(column, ColumnType.TEXT) is ColumnType.TEXT
-    if not is_text or rows.value(column, ColumnType.TEXT) is None:
+    text = rows.value(column, ColumnType.TEXT) if is_text else None
+    if text is None:
         raise DataError(
             "is read as a number, and Spark writes numbers otherwise than they are hashed here",
             place=f"data.split.column '{column}'",
             remedy=f"Divide rows by a column of texts or whole numbers that is no number feature, "
             f"{_LEAVE_OUT}",
         )
-    return HashedRows(rows, column, hashes)
+    return HashedRows(rows, text, hashes)
 
 
 def _keys_of(source: Source) -> tuple[str, ...]:

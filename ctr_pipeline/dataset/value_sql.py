@@ -114,7 +114,7 @@ def number_of(number: float) -> exp.Expr:
     return exp.cast(exp.Literal.string(repr(number)), "double")
 
 
-def digest_of(text: exp.Expr | None) -> exp.Expr:
+def digest_of(text: exp.Expr) -> exp.Expr:
     """The MD5 of a text, of the empty one where it is missing, as small hexadecimal digits."""
     present = exp.Coalesce(this=text, expressions=[exp.Literal.string("")])
     return exp.Lower(this=exp.func("MD5", present))

@@ -23,9 +23,8 @@ class LauncherKind:
         spans_hosts: Members may run on other machines than the launcher. They then listen on all
             addresses of their hosts, and talk by TLS.
         section: Section of the config with its options; None: it has none.
-        server_memory_key: Key of the config with the memory of a parameter server; None: a server
-            has that of its host.
-        read_memory: `module:function` that makes bytes of what stands at `server_memory_key`.
+        server_memory: Key of the config with the memory of a parameter server, and
+            `module:function` that makes bytes of its value; None: a server has that of its host.
         queue_key: Key of the config with the queue in which members wait for quota, if it is set;
             None: there are no queues.
         series_of_drivers: `module:function` that names the processes of which each goes on with
@@ -39,8 +38,7 @@ class LauncherKind:
     max_workers_starting: int
     spans_hosts: bool = False
     section: str | None = None
-    server_memory_key: str | None = None
-    read_memory: str = "builtins:int"
+    server_memory: tuple[str, str] | None = None
     queue_key: str | None = None
     series_of_drivers: str | None = None
 
@@ -72,8 +70,10 @@ _ALL = (
         max_workers_starting=1000,
         spans_hosts=True,
         section="kubernetes",
-        server_memory_key="kubernetes.parameter_servers.memory",
-        read_memory="ctr_pipeline.distributed.launchers.kubernetes.api:parse_quantity",
+        server_memory=(
+            "kubernetes.parameter_servers.memory",
+            "ctr_pipeline.distributed.launchers.kubernetes.api:parse_quantity",
+        ),
         queue_key="kubernetes.queue",
         series_of_drivers="ctr_pipeline.distributed.launchers.kubernetes.drivers:enter_series",
     ),

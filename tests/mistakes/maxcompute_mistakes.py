@@ -168,6 +168,12 @@ ROW_MISTAKES = (
         tried=("data.split.by=random",),
     ),
     Case(
+        "maxcompute_hash_of_no_column",
+        there(data__split={"by": "hash", "column": "usr"}),
+        ("data.split.column", "'usr'"),
+        CHECK,
+    ),
+    Case(
         "maxcompute_hash_of_time",
         there(data__split={"by": "hash", "column": "seen"}),
         ("'seen'", "cannot be hashed"),

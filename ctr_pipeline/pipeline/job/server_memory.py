@@ -26,9 +26,9 @@ def warning_of_memory(config: Config, encoding: Encoding) -> str:
     Nothing is said where a launcher gives servers no memory of their own.
     """
     kind = LAUNCHERS.get(config.runtime.mode)
-    if kind is None or kind.server_memory_key is None:
+    if kind is None or kind.server_memory is None:
         return ""
-    key = kind.server_memory_key
+    key, reader = kind.server_memory
     needed = server_bytes(
         count_rows(encoding.counts, admit_after=config.train.embeddings.admit_after),
         record_bytes=row_layout(config, encoding.plan).record_bytes,
@@ -36,7 +36,7 @@ def warning_of_memory(config: Config, encoding: Encoding) -> str:
         most_record_bytes=config.train.embeddings.memory_limit_bytes,
     )
     memory = attrgetter(key)(config)
-    if needed <= load_code(kind.read_memory)(memory):
+    if needed <= load_code(reader)(memory):
         return ""
     return (
         f"{key} is {memory}, and the rows of the ids of the training rows probably need more: "
