@@ -35,7 +35,7 @@ _PODS = {"workers": {"cpu": "100m", "memory": "1Gi", "max_memory": "2Gi"}}
 """Keys of the config's pods, so that eight workers fit on a small machine."""
 
 
-def config_of(data: Path, seed: int, least: int, most: int) -> dict[str, Any]:
+def config_of(data: Path, seed: int, epochs: int, least: int, most: int) -> dict[str, Any]:
     """The config of one run."""
     return {
         "name": "worker-changes",
@@ -56,11 +56,11 @@ def config_of(data: Path, seed: int, least: int, most: int) -> dict[str, Any]:
         ],
         "model": {"name": "wide_and_deep", "embedding_dim": 8, "hidden_units": [128, 64]},
         "train": {
-            "epochs": _EPOCHS,
+            "epochs": epochs,
             "batch_size": 256,
             "early_stopping": None,
             # So that the model still becomes better in the last epochs.
-            "optimizer": {"name": "adam", "learning_rate": 3e-4},
+            "optimizer": {"name": "adam", "learning_rate": 3e-4 * _EPOCHS / epochs},
             "seed": seed,
         },
         "export": {"parity_rows": 50},
@@ -159,6 +159,9 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, help="Criteo's train.txt, or a part of it.")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument(
+        "--epochs", type=int, default=_EPOCHS, help="More give pods time to start. Default: 8."
+    )
     parser.add_argument("--cluster", help="Name of a test cluster that has the image.")
     parser.add_argument("--json", type=Path, help="Write the results there.")
     arguments = parser.parse_args()
@@ -175,7 +178,7 @@ def main() -> None:
             train = stack.enter_context(pods_of(arguments.cluster, folder, data))
         for turn in range(arguments.turns):
             for number, (side, (least, most)) in enumerate(SIDES.items()):
-                config = config_of(data.resolve(), turn, least, most)
+                config = config_of(data.resolve(), turn, arguments.epochs, least, most)
                 figures = train(folder / f"{turn}-{number}", config, changes=least < most)
                 found[side].append(figures)
                 print(f"{side}: {figures}", flush=True)
