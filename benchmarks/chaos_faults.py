@@ -591,7 +591,7 @@ def scale_up_and_down(chaos: Disturbance) -> None:
 
 def send_garbage_everywhere(chaos: Disturbance) -> None:
     """Random bytes, HTTP and half a TLS greeting to every port that members listen on."""
-    from proxy import send_garbage
+    from tests.distributed.faults.proxy import send_garbage
 
     chaos.wait_for_moment()
     restarts = sum(chaos.run.restarts.values())
@@ -888,7 +888,7 @@ _ETCD: dict[str, Any] = {}
 @contextlib.contextmanager
 def real_etcd(folder: Path) -> Iterator[Mapping[str, Any]]:
     """An etcd server for the ledger."""
-    from etcd_server import EtcdServer, obtain_etcd
+    from tests.etcd.etcd_server import EtcdServer, obtain_etcd
 
     with EtcdServer(obtain_etcd(), folder / "etcd") as server:
         _ETCD["server"] = server
@@ -919,7 +919,7 @@ def stall_etcd(chaos: Disturbance) -> None:
 
 def take_lock_away(chaos: Disturbance) -> None:
     """The lock of the master is deleted: it ends, another begins."""
-    from etcd_server import delete_keys
+    from tests.etcd.etcd_server import delete_keys
 
     chaos.wait_for_moment()
     member = chaos.require_at_work("master", 0)

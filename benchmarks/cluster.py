@@ -6,7 +6,7 @@ each turn `ctrpipe submit` starts jobs in new namespaces. Once one trains, it un
 name a fault, nothing replaces what was lost, or an epoch has counted more or fewer records than
 there are.
 
-    export PYTHONPATH=tests/cluster
+    export PYTHONPATH=.
     python benchmarks/cluster.py --turns 3
     python benchmarks/cluster.py --fault evicted drained --role ps
     python benchmarks/cluster.py --rows 400000 --batch-size 16 --role master
@@ -27,17 +27,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster_binaries import NoBinaries
 from elastic_demo import load_config
 from job_watch import CommandError, MissedError, OverdueError
-from kubernetes_cluster import Cluster, ClusterError
 from machine import Spread, describe_machine, print_machine, print_table, write_results
-from namespaces import missing_rights
 from pod_faults import FAULTS, FIRST_NODE, Fault, Recovery, undergo
 from pod_run import ANY_NODE, PodRun, cluster_with_rows, pod_config
-from python_image import CTRPIPE_IMAGE
 
 from ctr_pipeline.distributed.coordination.messages import Role
+from tests.cluster.cluster_binaries import NoBinaries
+from tests.cluster.kubernetes_cluster import Cluster, ClusterError
+from tests.cluster.namespaces import missing_rights
+from tests.cluster.python_image import CTRPIPE_IMAGE
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "criteo_elastic.yaml"
 _ENDLESS = 1_000

@@ -9,7 +9,7 @@ start, leases tasks, and "trains" by waiting. All is done over gRPC with TLS, an
 give way to the master. A thousand of them need cores of their own: with `--played`, the other pods
 count as running, and nobody registers for them.
 
-    export PYTHONPATH=tests/cluster
+    export PYTHONPATH=.
     python benchmarks/cluster_load.py [--workers 100 1000] [--nodes 200] [--seconds 30]
 """
 
@@ -33,10 +33,7 @@ from typing import Any
 
 import psutil
 import urllib3
-from cluster_binaries import NoBinaries
-from fake_nodes import ON_FAKE_NODES, fake_nodes
 from kubernetes import config as client_config
-from kubernetes_cluster import Cluster, ClusterError, restricted_pod
 from machine import describe_machine, print_machine, print_table, write_results
 from master_load import (
     NICE,
@@ -48,7 +45,6 @@ from master_load import (
     open_server,
     prepare_job,
 )
-from namespaces import missing_rights, this_process
 
 from ctr_pipeline.apps.cluster.operation import SubmittedJob
 from ctr_pipeline.config import load_config
@@ -65,6 +61,10 @@ from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.job.launchers import CommandLines, WorkerPhase
 from ctr_pipeline.pipeline.job.members import LOOPBACK_HOST
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from tests.cluster.cluster_binaries import NoBinaries
+from tests.cluster.fake_nodes import ON_FAKE_NODES, fake_nodes
+from tests.cluster.kubernetes_cluster import Cluster, ClusterError, restricted_pod
+from tests.cluster.namespaces import missing_rights, this_process
 
 _SERVERS = 2
 _TASKS = 15_259

@@ -11,7 +11,7 @@ there is room for all of it, which is when the first has ended. As the first exp
 
 `service`: a deployment of higher priority grows and shrinks over a job whose workers give way.
 
-    export PYTHONPATH=tests/cluster
+    export PYTHONPATH=.
     python benchmarks/cluster_sharing.py jobs service
 """
 
@@ -25,14 +25,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from cluster_binaries import NoBinaries
 from elastic_demo import load_config
 from job_watch import CommandError, OverdueError
-from kubernetes_cluster import Cluster, ClusterError, cpu_millis_of, waiting_pod
 from machine import Spread, describe_machine, print_machine, print_table, write_results
-from namespaces import missing_rights
 from pod_run import PodRun, cluster_with_rows, pod_config
-from python_image import CTRPIPE_IMAGE
+
+from tests.cluster.cluster_binaries import NoBinaries
+from tests.cluster.kubernetes_cluster import Cluster, ClusterError, cpu_millis_of, waiting_pod
+from tests.cluster.namespaces import missing_rights
+from tests.cluster.python_image import CTRPIPE_IMAGE
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "criteo_elastic.yaml"
 _ROWS = 40_000

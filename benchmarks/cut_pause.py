@@ -8,7 +8,7 @@ compared with it, bit for bit.
 With `--storage`, cuts of all rows are written there as well, by turns, and their files once more by
 themselves, which is the store's own time:
 
-    PYTHONPATH=. python tests/storage/store_servers.py seaweedfs \
+    python -m tests.storage.store_servers seaweedfs \
         python benchmarks/cut_pause.py --storage s3://runs-of-tests/cuts
 
 With `--job` instead: a real job, one worker and one or two parameter servers as processes, about as

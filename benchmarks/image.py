@@ -4,7 +4,7 @@ The image is built by buildah and loaded into a Kubernetes of one node that star
 as root. In a pod of the restricted standard, members start as in `startup.py`, and `ctrpipe train`
 takes its first step with the kernels of the image and without any.
 
-    export PYTHONPATH=tests/cluster
+    export PYTHONPATH=.
     python benchmarks/image.py
 """
 
@@ -19,11 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from built_image import BUILT_IMAGE, NoBuilder, build_image
-from cluster_binaries import NoBinaries
-from kubernetes_cluster import Cluster, ClusterError
 from machine import Spread, describe_machine, print_machine, print_table, write_results
-from namespaces import missing_rights, this_process
+
+from tests.cluster.built_image import BUILT_IMAGE, NoBuilder, build_image
+from tests.cluster.cluster_binaries import NoBinaries
+from tests.cluster.kubernetes_cluster import Cluster, ClusterError
+from tests.cluster.namespaces import missing_rights, this_process
 
 _TREE = Path(__file__).resolve().parents[1]
 _CLAIM = "scripts"

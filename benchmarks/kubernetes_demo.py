@@ -6,7 +6,7 @@ pods of a worker, of the server and of the master are killed, one after the othe
 the server is drained, which costs no record. What the job makes of it is shown as it happens. At
 the end the report is fetched, the records are counted, and everything is removed but the output.
 
-    export PYTHONPATH=tests/cluster
+    export PYTHONPATH=.
     python benchmarks/kubernetes_demo.py configs/criteo_elastic.yaml --data FILE --output FOLDER
 """
 
@@ -17,16 +17,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cluster_binaries import NoBinaries
 from elastic_demo import Story, load_config, lose, sum_up, wait_until_trained
 from job_watch import CommandError, MissedError, OverdueError
-from kubernetes_cluster import ClusterError
-from namespaces import missing_rights
 from pod_faults import FAULTS
 from pod_run import ANY_NODE, PodRun, pod_config, started_cluster, volume_folder
-from python_image import CTRPIPE_IMAGE
 
 from ctr_pipeline.distributed.coordination.messages import Role
+from tests.cluster.cluster_binaries import NoBinaries
+from tests.cluster.kubernetes_cluster import ClusterError
+from tests.cluster.namespaces import missing_rights
+from tests.cluster.python_image import CTRPIPE_IMAGE
 
 _START_SECONDS = 300.0
 _RUN_SECONDS = 1800.0

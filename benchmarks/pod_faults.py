@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from job_watch import OverdueError
-from kubernetes_cluster import ClusterError, waiting_pod
 from pod_run import PodRun
-from python_image import CTRPIPE_IMAGE
 
 from ctr_pipeline.distributed.coordination.messages import Role
+from tests.cluster.kubernetes_cluster import ClusterError, waiting_pod
+from tests.cluster.python_image import CTRPIPE_IMAGE
 
 FIRST_NODE, SECOND_NODE = "node0", "node1"
 _RECOVERY_SECONDS = 240.0

@@ -21,9 +21,6 @@ from typing import Any
 import yaml
 from job_watch import JobWatch, MissedError
 from kubernetes import config as client_config
-from kubernetes_cluster import Cluster
-from namespaces import this_process
-from python_image import CTRPIPE_IMAGE, load_python_image
 
 from ctr_pipeline.apps.cluster.operation import JobSummary, SubmittedJob
 from ctr_pipeline.apps.sample import write_criteo_sample
@@ -43,6 +40,9 @@ from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.interruption import EXIT_TERMINATED
 from ctr_pipeline.pipeline.job.control import MASTER_SERVICE
 from ctr_pipeline.progress import SilentProgress
+from tests.cluster.kubernetes_cluster import Cluster
+from tests.cluster.namespaces import this_process
+from tests.cluster.python_image import CTRPIPE_IMAGE, load_python_image
 
 CLAIM = "runs"
 _WATCH_SECONDS = 0.1

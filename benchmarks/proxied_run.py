@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "distributed" / "faults"))
-
-from proxy import Direction, FaultyProxy  # noqa: E402
+sys.path.append(str(ROOT))
 
 from ctr_pipeline.cli.main import main as ctrpipe  # noqa: E402
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint  # noqa: E402
 from ctr_pipeline.pipeline.job import launchers  # noqa: E402
 from ctr_pipeline.pipeline.job.launchers import CommandLines  # noqa: E402
+from tests.distributed.faults.proxy import Direction, FaultyProxy  # noqa: E402
 
 if TYPE_CHECKING:
     from ctr_pipeline.distributed.coordination.launching import MemberStart

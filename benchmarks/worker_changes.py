@@ -6,7 +6,7 @@ in a turn, and from others in the next turn. Workers are processes of this machi
 `--cluster` pods of a Kubernetes that `tests/cluster/control_cluster.py` has started.
 
     python benchmarks/worker_changes.py --data train.txt --turns 5
-    PYTHONPATH=tests/cluster python benchmarks/worker_changes.py --data train.txt --cluster default
+    PYTHONPATH=. python benchmarks/worker_changes.py --data train.txt --cluster default
 """
 
 import argparse

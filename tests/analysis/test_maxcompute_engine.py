@@ -2,26 +2,10 @@
 
 import re
 
-import maxcompute_grammar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_rows import (
-    EDGE_WEIGHTS,
-    RANDOM_SPECS,
-    SPECS,
-    as_table,
-    assert_as_here,
-    assert_same,
-    assert_same_value_tables,
-    number,
-    random_rows,
-    random_weights,
-    text,
-    types_of,
-)
-from maxcompute_service import ACCESS_KEY, PROJECT, Fault, MaxComputeService, service_in_environment
 from sqlglot import exp
 
 from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
@@ -46,6 +30,28 @@ from ctr_pipeline.dataset.formats.maxcompute.table import (
 from ctr_pipeline.errors import DataError, StatisticsError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
+from tests.analysis.engine_rows import (
+    EDGE_WEIGHTS,
+    RANDOM_SPECS,
+    SPECS,
+    as_table,
+    assert_as_here,
+    assert_same,
+    assert_same_value_tables,
+    number,
+    random_rows,
+    random_weights,
+    text,
+    types_of,
+)
+from tests.maxcompute import maxcompute_grammar
+from tests.maxcompute.maxcompute_service import (
+    ACCESS_KEY,
+    PROJECT,
+    Fault,
+    MaxComputeService,
+    service_in_environment,
+)
 
 pytestmark = pytest.mark.slow
 

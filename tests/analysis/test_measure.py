@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from interval_oracle import interval_cuts, inverted_cdf
 
 from ctr_pipeline.analysis import part_engine
 from ctr_pipeline.analysis.duckdb_engine import DuckDbSession
@@ -25,6 +24,7 @@ from ctr_pipeline.transforms.hash import Hash
 from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.vocabulary import Vocabulary
+from tests.analysis.interval_oracle import interval_cuts, inverted_cdf
 
 FEW_NUMBERS = st.one_of(
     st.none(),

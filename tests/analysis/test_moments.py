@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interval_oracle import interval_cuts
 
 from ctr_pipeline.features import FeatureSpec, expression_key
 from ctr_pipeline.preprocessing.fit import plan_preprocessing
@@ -18,6 +17,7 @@ from ctr_pipeline.transforms.fill import Fill
 from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.normalize import Normalize
 from ctr_pipeline.transforms.standardize import Standardize
+from tests.analysis.interval_oracle import interval_cuts
 
 NUMBERS = st.one_of(
     st.none(),

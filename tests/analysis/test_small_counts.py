@@ -6,16 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_rows import (
-    COLUMNS,
-    LABELS,
-    RANDOM_SPECS,
-    SPECS,
-    assert_close,
-    number,
-    random_rows,
-    text,
-)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +19,16 @@ from ctr_pipeline.transforms.fill import Fill
 from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.normalize import Normalize
 from ctr_pipeline.transforms.standardize import Standardize
+from tests.analysis.engine_rows import (
+    COLUMNS,
+    LABELS,
+    RANDOM_SPECS,
+    SPECS,
+    assert_close,
+    number,
+    random_rows,
+    text,
+)
 
 EXTREME = (-math.inf, math.inf, math.nan, 0.0, -0.0, 5e-324, -1e308, 1e308, 1e-9, 0.1, 2.0**53)
 NUMBERS = st.none() | st.sampled_from(EXTREME) | st.integers(-3, 9).map(float) | st.floats()

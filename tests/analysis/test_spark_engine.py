@@ -4,7 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_rows import (
+from sqlglot import exp, parse_one
+
+from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
+from ctr_pipeline.analysis.engine_protocol import LabelCounts
+from ctr_pipeline.analysis.spark_connection import SparkConnection
+from ctr_pipeline.analysis.spark_engine import SparkEngine
+from ctr_pipeline.analysis.spark_rows import FileView, ParquetRows
+from ctr_pipeline.analysis.table_sql import CountedRows
+from ctr_pipeline.errors import DataError, StatisticsError
+from ctr_pipeline.progress import SilentProgress
+from tests.analysis.engine_rows import (
     EDGE_WEIGHTS,
     RANDOM_SPECS,
     SPECS,
@@ -18,17 +28,7 @@ from engine_rows import (
     text,
     types_of,
 )
-from spark_here import SPARK, skip_without_spark
-from sqlglot import exp, parse_one
-
-from ctr_pipeline.analysis import collect_statistics_with, plan_statistics
-from ctr_pipeline.analysis.engine_protocol import LabelCounts
-from ctr_pipeline.analysis.spark_connection import SparkConnection
-from ctr_pipeline.analysis.spark_engine import SparkEngine
-from ctr_pipeline.analysis.spark_rows import FileView, ParquetRows
-from ctr_pipeline.analysis.table_sql import CountedRows
-from ctr_pipeline.errors import DataError, StatisticsError
-from ctr_pipeline.progress import SilentProgress
+from tests.spark.spark_here import SPARK, skip_without_spark
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

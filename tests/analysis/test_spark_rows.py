@@ -12,7 +12,6 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_buckets import MemoryBuckets
 from sqlglot import exp, parse_one
 
 from ctr_pipeline.analysis import plan_statistics
@@ -52,6 +51,7 @@ from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.normalize import Normalize
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.target_encode import TargetEncode
+from tests.storage.memory_buckets import MemoryBuckets
 
 CHAIN = (Fill(value=1.0), Clip(minimum=0.0), Log(), Normalize(), Standardize())
 ENCODED = ((CountEncode(),), (CountEncode(), Log()))

@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from interval_oracle import interval_cuts
 
 from ctr_pipeline.analysis.statistics_plan import plan_statistics
 from ctr_pipeline.features import FeatureSpec, expression_key
@@ -18,6 +17,7 @@ from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.target_encode import TargetEncode
 from ctr_pipeline.transforms.vocabulary import Vocabulary
+from tests.analysis.interval_oracle import interval_cuts
 
 ROWS = st.lists(
     st.tuples(st.sampled_from([None, "", "a", "b", "é", "'"]), st.integers(0, 1)),

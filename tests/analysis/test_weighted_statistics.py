@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from engine_rows import assert_close
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.target_encode import TargetEncode
 from ctr_pipeline.transforms.vocabulary import Vocabulary
+from tests.analysis.engine_rows import assert_close
 
 WEIGHTS = st.one_of(st.sampled_from([0.0, 1.0, 0.1, 3.0, 1e-6, 1e6]), st.floats(0, 50))
 ROWS = st.lists(

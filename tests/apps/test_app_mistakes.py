@@ -6,13 +6,7 @@ The cases name their call as a command line; here it is a call of the function b
 import shutil
 from pathlib import Path
 
-import artefact_mistakes
-import comparison_mistakes
-import general_mistakes
 import pytest
-import recordio_mistakes
-import table_mistakes
-from spoiled_world import Case, good_world
 
 from ctr_pipeline.apps.compare import compare_runs
 from ctr_pipeline.apps.convert import Target, convert_rows, format_of
@@ -24,6 +18,14 @@ from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.run import train
 from ctr_pipeline.progress import SilentProgress
+from tests.mistakes import (
+    artefact_mistakes,
+    comparison_mistakes,
+    general_mistakes,
+    recordio_mistakes,
+    table_mistakes,
+)
+from tests.mistakes.spoiled_world import Case, good_world
 
 MISTAKES = (
     *general_mistakes.APP_MISTAKES,

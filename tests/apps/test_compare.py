@@ -8,7 +8,6 @@ import paired_interval
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fake_runs import scored_rows, write_run
 from sklearn.metrics import log_loss, roc_auc_score
 
 from ctr_pipeline.apps.compare import (
@@ -25,6 +24,7 @@ from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.evaluation.likelihood import probabilities_of
 from ctr_pipeline.pipeline.run import analyze
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.fake_runs import scored_rows, write_run
 
 
 def compare(*folders, repeats=100, **options):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from clicks import settings_of, write_clicks
 
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.apps.scoring.predict import predict
@@ -18,6 +17,7 @@ from ctr_pipeline.errors import FolderInUseError, StatisticsError
 from ctr_pipeline.pipeline.run import train
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.clicks import settings_of, write_clicks
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,6 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from maxcompute_service import service_in_environment
 
 from ctr_pipeline.apps.results.figures import (
     FIGURES,
@@ -18,6 +17,7 @@ from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.table import parse_address
 from ctr_pipeline.errors import RunFolderError
+from tests.maxcompute.maxcompute_service import service_in_environment
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -5,13 +5,13 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
-from maxcompute_service import Fault, running_service
 
 from ctr_pipeline.apps.results.target import ResultPlan, open_target
 from ctr_pipeline.dataset.formats.maxcompute import client
 from ctr_pipeline.dataset.formats.maxcompute.client import connect
 from ctr_pipeline.dataset.formats.maxcompute.table import parse_address
 from ctr_pipeline.errors import CtrPipelineError, DataError, RunFolderError
+from tests.maxcompute.maxcompute_service import Fault, running_service
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from clicks import settings_of, write_clicks
 from sklearn.metrics import log_loss, roc_auc_score
 
 from ctr_pipeline.apps.scoring import job as scoring_job
@@ -40,6 +39,7 @@ from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.preprocessing.unknown_values import UnknownCounter
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.storage.commits import manifest_key
+from tests.pipeline.clicks import settings_of, write_clicks
 
 NUM_ROWS = 1000
 NUM_TEST = 100

@@ -8,13 +8,13 @@ import time
 
 import pytest
 import yaml
-from clicks import settings_of, write_clicks
 
 from ctr_pipeline.apps.tune.search import tune
 from ctr_pipeline.config import load_config
 from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history
+from tests.pipeline.clicks import settings_of, write_clicks
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 

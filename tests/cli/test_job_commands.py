@@ -19,9 +19,7 @@ from ctr_pipeline.distributed.rpc.endpoint import Endpoint, save_endpoint
 from ctr_pipeline.pipeline.job import control as job_control
 from ctr_pipeline.pipeline.sessions import RunSession
 from ctr_pipeline.training.history import EpochRecord
-
-sys.path.insert(0, str(Path(__file__).parent))
-from job_views import FakeMaster, a_member, a_view
+from tests.cli.job_views import FakeMaster, a_member, a_view
 
 
 def call(capsys, *arguments):

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from maxcompute_service import ACCESS_KEY, service_in_environment
 
 from ctr_pipeline.cli import machine_checks
 from ctr_pipeline.cli.machine_checks import (
@@ -19,6 +18,7 @@ from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.formats.maxcompute import client
 from ctr_pipeline.dataset.source import ServiceAccess
 from ctr_pipeline.progress import SilentProgress
+from tests.maxcompute.maxcompute_service import ACCESS_KEY, service_in_environment
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Its base is a Debian with Python that debootstrap puts together once; where one of the two programs
 is missing, `NoBuilder` says so.
 
-    python tests/cluster/built_image.py IMAGE.tar
+    python -m tests.cluster.built_image IMAGE.tar
 """
 
 import os
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cluster_binaries import cache_folder
+from tests.cluster.cluster_binaries import cache_folder
 
 BUILT_IMAGE = "localhost/ctrpipe:built"
 _BASE = "localhost/debian-python:1"

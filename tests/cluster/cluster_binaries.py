@@ -6,8 +6,8 @@ installed: what Debian's packages hold beyond that (nft, and libseccomp to link 
 unpacked beside the binaries. Two more modules are built for those who ask: `kwok` for fake nodes,
 `kueue` for queues.
 
-    python tests/cluster/cluster_binaries.py     # builds what is missing, prints the folder
-    python tests/cluster/cluster_binaries.py kueue    # also Kueue: minutes more
+    python -m tests.cluster.cluster_binaries     # builds what is missing, prints the folder
+    python -m tests.cluster.cluster_binaries kueue    # also Kueue: minutes more
 """
 
 import fcntl

@@ -5,10 +5,11 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from cluster_binaries import NoBinaries, find_binaries
-from kubernetes_cluster import Cluster
-from namespaces import missing_rights, this_process
-from python_image import load_python_image
+
+from tests.cluster.cluster_binaries import NoBinaries, find_binaries
+from tests.cluster.kubernetes_cluster import Cluster
+from tests.cluster.namespaces import missing_rights, this_process
+from tests.cluster.python_image import load_python_image
 
 RUNNING = "CTRPIPE_TEST_CLUSTER"
 

@@ -1,9 +1,9 @@
 """Starts and stops a test cluster by hand.
 
-python tests/cluster/control_cluster.py up --nodes 2
-python tests/cluster/control_cluster.py enter kubectl get nodes
-python tests/cluster/control_cluster.py load IMAGE.tar
-python tests/cluster/control_cluster.py down
+python -m tests.cluster.control_cluster up --nodes 2
+python -m tests.cluster.control_cluster enter kubectl get nodes
+python -m tests.cluster.control_cluster load IMAGE.tar
+python -m tests.cluster.control_cluster down
 """
 
 import argparse
@@ -11,9 +11,9 @@ import os
 import sys
 from pathlib import Path
 
-from cluster_binaries import NoBinaries, find_binaries
-from kubernetes_cluster import Cluster, ClusterError
-from namespaces import missing_rights
+from tests.cluster.cluster_binaries import NoBinaries, find_binaries
+from tests.cluster.kubernetes_cluster import Cluster, ClusterError
+from tests.cluster.namespaces import missing_rights
 
 
 def main() -> None:
@@ -36,7 +36,8 @@ def main() -> None:
         cluster.start(arguments.nodes)
         sys.stdout.write(
             f"KUBECONFIG={cluster.kubeconfig()}\n"
-            f"Next: {sys.executable} {__file__} --name {cluster.name} enter kubectl get nodes\n"
+            f"Next: {sys.executable} -m tests.cluster.control_cluster --name {cluster.name} "
+            "enter kubectl get nodes\n"
         )
     elif arguments.command == "down":
         cluster.stop()

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-from cluster_binaries import KWOK_SOURCES, obtain_kwok
-from kubernetes_cluster import CONTROL, Cluster
+from tests.cluster.cluster_binaries import KWOK_SOURCES, obtain_kwok
+from tests.cluster.kubernetes_cluster import CONTROL, Cluster
 
 _TAINT = "kwok.x-k8s.io/node"
 _LABEL = "type"

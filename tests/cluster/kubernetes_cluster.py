@@ -21,12 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cluster_binaries import cache_folder, find_binaries
-from cluster_certificates import make_certificates
-from namespaces import Machine, make_control_groups, remove_control_groups, start_machine
-from oci_image import write_image
 
 from ctr_pipeline.distributed.launchers.kubernetes.api import parse_quantity
+from tests.cluster.cluster_binaries import cache_folder, find_binaries
+from tests.cluster.cluster_certificates import make_certificates
+from tests.cluster.namespaces import (
+    Machine,
+    make_control_groups,
+    remove_control_groups,
+    start_machine,
+)
+from tests.cluster.oci_image import write_image
 
 CONTROL = "control"
 _CONTROL_ADDRESS = "10.250.0.1"

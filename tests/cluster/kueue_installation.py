@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from cluster_binaries import find_kueue
-from kubernetes_cluster import Cluster
-from oci_image import write_image
+
+from tests.cluster.cluster_binaries import find_kueue
+from tests.cluster.kubernetes_cluster import Cluster
+from tests.cluster.oci_image import write_image
 
 _IMAGE = "localhost/kueue:1"
 _NAMESPACE = "kueue-system"

@@ -4,7 +4,7 @@ It holds the interpreter with its standard library and the shared libraries of t
 need, and on request the installed packages and ctrpipe of this tree. There is no shell in it. The
 kernels of ctrpipe are compiled into it, which takes a minute after each change.
 
-    python tests/cluster/python_image.py IMAGE.tar localhost/ctrpipe:1
+    python -m tests.cluster.python_image IMAGE.tar localhost/ctrpipe:1
 """
 
 import compileall
@@ -19,12 +19,12 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
-from cluster_binaries import cache_folder, hash_of
-from kubernetes_cluster import Cluster
 from numba.core.caching import _CacheLocator
-from oci_image import write_image
 
 from ctr_pipeline.kernels.compilation import COMPILED_VARIABLE, private_folder
+from tests.cluster.cluster_binaries import cache_folder, hash_of
+from tests.cluster.kubernetes_cluster import Cluster
+from tests.cluster.oci_image import write_image
 
 PYTHON_IMAGE = "localhost/python:1"
 CTRPIPE_IMAGE = "localhost/ctrpipe:1"

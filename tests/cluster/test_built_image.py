@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from built_image import BUILT_IMAGE, build_image, lack_of_builder
-from kubernetes_cluster import restricted_pod
+
+from tests.cluster.built_image import BUILT_IMAGE, build_image, lack_of_builder
+from tests.cluster.kubernetes_cluster import restricted_pod
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -1,8 +1,9 @@
 """Nodes that KWOK plays."""
 
 import pytest
-from fake_nodes import ON_FAKE_NODES, fake_nodes
-from kubernetes_cluster import restricted_pod
+
+from tests.cluster.fake_nodes import ON_FAKE_NODES, fake_nodes
+from tests.cluster.kubernetes_cluster import restricted_pod
 
 pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.slow]
 

@@ -20,10 +20,8 @@ import numpy as np
 import pytest
 from elastic_demo import load_config
 from job_watch import CommandError, MissedError
-from kubernetes_cluster import restricted_pod
 from pod_faults import FAULTS, FIRST_NODE, SECOND_NODE, undergo
 from pod_run import ANY_NODE, PodRun, pod_config
-from python_image import CTRPIPE_IMAGE
 
 from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.distributed.ps.service import SERVICE as PS_SERVICE
@@ -34,6 +32,8 @@ from ctr_pipeline.pipeline.job.replica_progress import load_progress
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history
+from tests.cluster.kubernetes_cluster import restricted_pod
+from tests.cluster.python_image import CTRPIPE_IMAGE
 
 pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -9,8 +9,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from kubernetes_cluster import Cluster, ClusterError, remove_abandoned, restricted_pod
-from namespaces import Machine
+
+from tests.cluster.kubernetes_cluster import Cluster, ClusterError, remove_abandoned, restricted_pod
+from tests.cluster.namespaces import Machine
 
 pytestmark = [pytest.mark.faults, pytest.mark.cluster, pytest.mark.slow]
 
@@ -133,14 +134,14 @@ def test_a_crashed_owner_leaves_nothing_after_the_next_start(cluster):
     script = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from kubernetes_cluster import Cluster
-from namespaces import this_process
+from tests.cluster.kubernetes_cluster import Cluster
+from tests.cluster.namespaces import this_process
 Cluster("test-crash").start(nodes=1, owner=this_process())
 print("started", flush=True)
 import os, signal
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    folder = str(Path(__file__).parent)
+    folder = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", script, folder]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "started\n", done.stderr

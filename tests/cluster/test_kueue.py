@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster_binaries import NoBinaries, find_kueue
 from elastic_demo import load_config
 from job_watch import CommandError
-from kueue_installation import installed_kueue
 from pod_run import PodRun, pod_config
 
 from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.progress import SilentProgress
+from tests.cluster.cluster_binaries import NoBinaries, find_kueue
+from tests.cluster.kueue_installation import installed_kueue
 
 pytestmark = [
     pytest.mark.faults,

@@ -2,18 +2,20 @@
 
 from pathlib import Path
 
-import config_mistakes
-import feature_mistakes
-import general_mistakes
-import job_mistakes
 import pytest
-import query_mistakes
-import tune_mistakes
-from spoiled_world import Case, good_world
 
 from ctr_pipeline.config import load_config
 from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.pipeline.stages.header import find_header
+from tests.mistakes import (
+    config_mistakes,
+    feature_mistakes,
+    general_mistakes,
+    job_mistakes,
+    query_mistakes,
+    tune_mistakes,
+)
+from tests.mistakes.spoiled_world import Case, good_world
 
 MISTAKES = (
     *general_mistakes.CONFIG_MISTAKES,

@@ -1,9 +1,9 @@
 """Reads damaged files in a process of its own: each must give rows or a refusal, nothing else.
 
-As a program: `python fuzz_reading.py FIRST_SEED COUNT FOLDER KIND…` makes a mutant of each seed and
-kind, reads it, and writes one line of JSON. Kind and seed are in `FOLDER/seed` and the mutant in
-`FOLDER/KIND` while it is read: a process that dies of one leaves both. An alarm ends it if a mutant
-takes too long, and memory is limited.
+As a program: `python -m tests.dataset.fuzz_reading FIRST_SEED COUNT FOLDER KIND…` makes a mutant
+of each seed and kind, reads it, and writes one line of JSON. Kind and seed are in `FOLDER/seed` and
+the mutant in `FOLDER/KIND` while it is read: a process that dies of one leaves both. An alarm ends
+it if a mutant takes too long, and memory is limited.
 """
 
 import dataclasses
@@ -25,8 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from example_messages import example_of
-from hostile_reading import memory_bytes, read_all
 
 from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
 from ctr_pipeline.durable import crc32_of
@@ -43,6 +41,8 @@ from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
+from tests.dataset.example_messages import example_of
+from tests.dataset.hostile_reading import memory_bytes, read_all
 
 MUTANT_SECONDS = 60
 SPARE_BYTES = 3 << 30

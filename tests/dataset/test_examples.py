@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from example_messages import Example, example_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from ctr_pipeline.dataset.formats.recordio.examples import (
     read_examples,
     write_examples,
 )
+from tests.dataset.example_messages import Example, example_of
 
 
 def as_records(parts):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("fuzz_reading.py")
+ROOT = Path(__file__).parents[2]
+PROGRAM = "tests.dataset.fuzz_reading"
 NUM_MUTANTS = {
     "parquet": 6_000,
     "recordio": 4_000,
@@ -29,7 +30,8 @@ def read_mutants(kinds, first, count, folder):
     A child that dies is the failure: the mutant it died of is kept.
     """
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(first), str(count), str(folder), *kinds],
+        [sys.executable, "-m", PROGRAM, str(first), str(count), str(folder), *kinds],
+        cwd=ROOT,
         check=False,
         capture_output=True,
         text=True,

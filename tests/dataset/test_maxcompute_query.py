@@ -3,7 +3,6 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from maxcompute_service import service_in_environment
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
@@ -13,6 +12,7 @@ from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
+from tests.maxcompute.maxcompute_service import service_in_environment
 
 pytestmark = pytest.mark.slow
 

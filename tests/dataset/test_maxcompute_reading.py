@@ -3,7 +3,6 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from maxcompute_service import ACCESS_KEY, PROJECT, Fault, service_in_environment
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset.columns import plan_columns
@@ -17,6 +16,7 @@ from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
+from tests.maxcompute.maxcompute_service import ACCESS_KEY, PROJECT, Fault, service_in_environment
 
 pytestmark = pytest.mark.slow
 

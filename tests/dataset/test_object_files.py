@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_buckets import MemoryBuckets
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
 from ctr_pipeline.dataset import object_files
@@ -25,6 +24,7 @@ from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.storage import ranged_reading
 from ctr_pipeline.storage.protocol import ObjectChangedError
+from tests.storage.memory_buckets import MemoryBuckets
 
 TYPES = {"price": ColumnType.NUMBER, "city": ColumnType.TEXT}
 CITIES = ["Oslo", "Köln", "点击", ""]

@@ -6,7 +6,6 @@ import sys
 
 import duckdb
 import pytest
-from memory_buckets import MemoryBuckets
 from obstore.fsspec import FsspecStore
 
 from ctr_pipeline.config.models import DataConfig, SplitConfig
@@ -18,6 +17,7 @@ from ctr_pipeline.dataset.statement import Query
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
+from tests.storage.memory_buckets import MemoryBuckets
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 WHOLE = SplitConfig(valid=0, test=0)

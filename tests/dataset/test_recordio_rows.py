@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from example_messages import example_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
+from tests.dataset.example_messages import example_of
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 NO_SPLIT = SplitConfig(valid=0, test=0)

@@ -13,7 +13,6 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from feather_format import FeatherFormat
 
 from ctr_pipeline.apps.convert import Target, convert_rows
 from ctr_pipeline.config.models import DataConfig
@@ -29,6 +28,7 @@ from ctr_pipeline.dataset.source import Unit
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.columns import ColumnType
+from tests.dataset.feather_format import FeatherFormat
 
 TYPES = {"price": ColumnType.NUMBER, "city": ColumnType.TEXT}
 NUM_ROWS = 700
@@ -161,7 +161,7 @@ WITH_THE_LINE = """
 import sys
 from ctr_pipeline.specs import source_formats
 
-line = source_formats.RegisteredFormat("feather_format:FeatherFormat", ("feather",))
+line = source_formats.RegisteredFormat("tests.dataset.feather_format:FeatherFormat", ("feather",))
 source_formats.SOURCE_FORMATS = (line, *source_formats.SOURCE_FORMATS)
 from ctr_pipeline.cli.main import main
 
@@ -172,7 +172,7 @@ sys.exit(main(sys.argv[1:5]) or main(sys.argv[5:]))
 @pytest.mark.slow
 def test_config_and_commands_know_the_format_by_its_line(rows, tmp_path):
     write_feather(rows, tmp_path / "rows.feather")
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     commands = ["init", "rows.feather", "-o", "config.yaml", "analyze", "config.yaml", "--json"]
     commands += ["--set", "data.format=feather"]
     done = subprocess.run(

@@ -1,7 +1,6 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from example_messages import example_of
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.bad_rows import BadRowLedger
@@ -9,6 +8,7 @@ from ctr_pipeline.dataset.formats.recordio.chunks import RecordIOWriter
 from ctr_pipeline.dataset.stream import stream_rows
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
+from tests.dataset.example_messages import example_of
 
 TYPES = {"n": ColumnType.NUMBER, "t": ColumnType.TEXT}
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from example_messages import example_of
 from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlglot import exp
@@ -29,6 +28,7 @@ from ctr_pipeline.dataset.value_texts import (
 )
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.specs.columns import ColumnType
+from tests.dataset.example_messages import example_of
 
 NUMBER, TEXT = ColumnType.NUMBER, ColumnType.TEXT
 

@@ -4,7 +4,6 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.ps.core import PsCore
@@ -19,6 +18,7 @@ from ctr_pipeline.specs.initializer import ZEROS, InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
+from tests.distributed.job_specs import job_spec
 
 ACCESS = Access(token="token-of-the-tests", tls=None)  # noqa: S106
 ASYNC = UpdateRule()

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-from network import Answered
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
@@ -11,6 +10,7 @@ from ctr_pipeline.distributed.coordination.rounds import BatchId, worker_number
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.specs.initializer import ZEROS
+from tests.distributed.network import Answered
 
 
 def key(table, row_id):

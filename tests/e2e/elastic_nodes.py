@@ -5,9 +5,9 @@ import sys
 import time
 
 from job_watch import CTRPIPE
-from waiting import end_process
 
 from ctr_pipeline.distributed.elastic.local_nodes import free_addresses
+from tests.distributed.waiting import end_process
 
 
 class Cluster:

@@ -8,25 +8,27 @@ import json
 import shutil
 from pathlib import Path
 
-import artefact_mistakes
-import comparison_mistakes
-import config_mistakes
-import daily_mistakes
-import data_mistakes
-import general_mistakes
-import hostile_mistakes
-import job_mistakes
-import maxcompute_mistakes
-import object_mistakes
 import pytest
-import recordio_mistakes
-import table_mistakes
-import tune_mistakes
-from spoiled_world import Case, good_world, told_calls, told_settings
-from test_row_mistakes import MISTAKES as ROW_MISTAKES
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.sessions import load_sessions
+from tests.mistakes import (
+    artefact_mistakes,
+    comparison_mistakes,
+    config_mistakes,
+    daily_mistakes,
+    data_mistakes,
+    general_mistakes,
+    hostile_mistakes,
+    job_mistakes,
+    maxcompute_mistakes,
+    object_mistakes,
+    recordio_mistakes,
+    table_mistakes,
+    tune_mistakes,
+)
+from tests.mistakes.spoiled_world import Case, good_world, told_calls, told_settings
+from tests.pipeline.test_row_mistakes import MISTAKES as ROW_MISTAKES
 
 MISTAKES = (
     *general_mistakes.COMMAND_MISTAKES,

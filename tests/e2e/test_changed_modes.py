@@ -6,12 +6,12 @@ import signal
 import pandas as pd
 import pytest
 import yaml
-from both_modes import MEMBERS, assert_same_epochs, config_of
 from watched_run import WatchedRun
 
 from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history
+from tests.e2e.both_modes import MEMBERS, assert_same_epochs, config_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -8,10 +8,10 @@ import dataclasses
 import pytest
 from chaos import ALL_FAULTS, QUICK, plan_runs, run_case, sample
 from chaos_faults import real_etcd
-from etcd_server import find_etcd
-from store_servers import BUCKET, find_program, serve, variables_of
 
 from ctr_pipeline.training.history import load_history
+from tests.etcd.etcd_server import find_etcd
+from tests.storage.store_servers import BUCKET, find_program, serve, variables_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

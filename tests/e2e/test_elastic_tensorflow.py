@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from elastic_nodes import Cluster
+
+from tests.e2e.elastic_nodes import Cluster
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "examples" / "elastic_training.py"
 

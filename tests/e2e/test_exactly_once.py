@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from chaos_faults import Disturbance
-from hot_run import KEYS_A_BATCH
 from watched_run import WatchedRun
 
 from ctr_pipeline.config.loader import load_config
@@ -27,6 +26,7 @@ from ctr_pipeline.distributed.master.status import JobView
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.table import ID_BITS
+from tests.e2e.hot_run import KEYS_A_BATCH
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -28,7 +28,8 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-LAUNCHERS = Path(__file__).parents[1] / "distributed" / "launchers"
+ROOT = Path(__file__).parents[2]
+DRIVER = "tests.distributed.launchers.driver_here"
 CONFIG = """
 data:
   train: rows.tsv
@@ -93,9 +94,9 @@ def started_driver(folder, *overrides):
         "CTRPIPE_JOB": "clicks",
         "CTRPIPE_NAMESPACE": "ads",
         "CTRPIPE_OWNER_UID": "0a1b",
-        "PYTHONPATH": os.pathsep.join((str(LAUNCHERS), os.environ.get("PYTHONPATH", ""))),
+        "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
     }
-    command = [sys.executable, LAUNCHERS / "driver_here.py", "pods", "run", "config.yaml"]
+    command = [sys.executable, "-m", DRIVER, "pods", "run", "config.yaml"]
     with (
         (folder / "driver.log").open("w") as log,
         subprocess.Popen(

@@ -15,13 +15,13 @@ import urllib.request
 import psutil
 import pytest
 import yaml
-from hosts import HostsUnavailableError, LoopbackHosts, NamespaceHosts
 from watched_run import slowed
 
 from ctr_pipeline.apps.sample import write_criteo_sample
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.job.control import Job, read_status
 from ctr_pipeline.progress import SilentProgress
+from tests.e2e.hosts import HostsUnavailableError, LoopbackHosts, NamespaceHosts
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -11,7 +11,8 @@ import sys
 import time
 
 import pytest
-from browser import CHROMIUM, Browser
+
+from tests.e2e.browser import CHROMIUM, Browser
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1800)]
 

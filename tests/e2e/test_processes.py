@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from both_modes import assert_same_epochs
 from sklearn.metrics import log_loss
 from watched_run import WatchedRun, command_lines, slowed, with_word
 
@@ -24,6 +23,7 @@ from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.job.control import Job, ask_master
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.history import load_history
+from tests.e2e.both_modes import assert_same_epochs
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 

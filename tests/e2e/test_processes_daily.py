@@ -1,15 +1,10 @@
 """A run goes on from an earlier one, whichever of both trains in several processes."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from watched_run import WatchedRun
 
 from ctr_pipeline.training.history import load_history
-
-sys.path.append(str(Path(__file__).parents[1] / "pipeline"))
-from days import settings_of, write_day
+from tests.pipeline.days import settings_of, write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -1,16 +1,12 @@
 """Rows on several servers go by age, and lie beyond a memory limit, as they do in one process."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from watched_run import WatchedRun
 
 from ctr_pipeline.training.history import load_history
-
-sys.path.append(str(Path(__file__).parents[1] / "pipeline"))
-from days import EMBEDDINGS, settings_of, write_day
+from tests.pipeline.days import EMBEDDINGS, settings_of, write_day
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 

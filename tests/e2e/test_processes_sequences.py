@@ -1,13 +1,9 @@
 """Sequences in several processes end as in one."""
 
-import sys
-from pathlib import Path
-
 import pytest
-from both_modes import assert_both_end_alike
 
-sys.path.append(str(Path(__file__).parents[1] / "pipeline"))
-from visits import write_visits
+from tests.e2e.both_modes import assert_both_end_alike
+from tests.pipeline.visits import write_visits
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

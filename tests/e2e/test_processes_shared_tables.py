@@ -1,14 +1,10 @@
 """Features that share an embedding table, or have one of their own make, train in several processes
 what they train in one."""
 
-import sys
-from pathlib import Path
-
 import pytest
-from both_modes import assert_both_end_alike
 
-sys.path.append(str(Path(__file__).parents[1] / "pipeline"))
-from feeds import write_feeds
+from tests.e2e.both_modes import assert_both_end_alike
+from tests.pipeline.feeds import write_feeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
-from elastic_nodes import Cluster
+
+from tests.e2e.elastic_nodes import Cluster
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -142,7 +142,7 @@ def test_workers_come_and_go_while_the_others_train(data, tmp_path):
     """Killed, stopped for a moment and for long, taken away, added, cut off: one run goes on."""
     cut = tmp_path / "cut"
     here = Path(__file__).parent
-    paths = (here / "behind_proxies", here.parent / "distributed" / "faults")
+    paths = (here / "behind_proxies", here.parents[1])
     environment = {
         "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),
         "CUT_REPLICAS": str(cut),

@@ -4,11 +4,11 @@ import json
 import shutil
 
 import pytest
-from spoiled_world import good_world
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.training.checkpoint import Checkpoints
+from tests.mistakes.spoiled_world import good_world
 
 pytestmark = pytest.mark.slow
 

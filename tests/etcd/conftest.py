@@ -2,7 +2,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from etcd_server import EtcdServer, find_etcd
+
+from tests.etcd.etcd_server import EtcdServer, find_etcd
 
 
 @pytest.fixture(scope="session")

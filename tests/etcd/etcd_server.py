@@ -3,7 +3,7 @@
 `find_etcd` looks for a binary: `CTRPIPE_ETCD`, the PATH, and the cache that `obtain_etcd` fills.
 `obtain_etcd` installs nothing: it unpacks Debian's package, or builds the Go module, in the cache.
 
-    python tests/etcd/etcd_server.py     # obtains one and prints where it is
+    python -m tests.etcd.etcd_server     # obtains one and prints where it is
 """
 
 import base64

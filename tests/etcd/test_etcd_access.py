@@ -1,7 +1,6 @@
 """An etcd that lets in only those who show something, and one that is written to for long."""
 
 import pytest
-from etcd_server import EtcdServer, call_gateway, make_certificates
 
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger, read_etcd_ledger
 from ctr_pipeline.distributed.master.ledger.etcd_gateway import EtcdAccess
@@ -10,6 +9,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerIdentity,
     LedgerUnavailableError,
 )
+from tests.etcd.etcd_server import EtcdServer, call_gateway, make_certificates
 
 pytestmark = pytest.mark.slow
 OURS = LedgerIdentity("job-1", "config", "rows")

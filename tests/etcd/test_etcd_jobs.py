@@ -1,20 +1,15 @@
 """Whole jobs whose master keeps its ledger in a real etcd."""
 
-import sys
 import threading
 import time
 import uuid
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed" / "master"))
-
-from fake_members import World, all_batches, prepare_job
 
 from ctr_pipeline.distributed.master.ledger.store import LedgerLostError
 from ctr_pipeline.distributed.master.program import Master
 from ctr_pipeline.distributed.master.reading import read_status
+from tests.distributed.master.fake_members import World, all_batches, prepare_job
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

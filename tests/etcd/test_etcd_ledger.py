@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from etcd_server import EtcdServer, as_base64, call_gateway, free_port, read_keys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from ctr_pipeline.distributed.master.ledger.store import (
     LedgerLostError,
     LedgerUnavailableError,
 )
+from tests.etcd.etcd_server import EtcdServer, as_base64, call_gateway, free_port, read_keys
 
 pytestmark = pytest.mark.slow
 

@@ -1,20 +1,14 @@
 """A week of a large job in etcd, by shortened time: the real job machine and a real etcd."""
 
-import sys
-from pathlib import Path
-
 import pytest
-from etcd_server import call_gateway
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "distributed" / "coordination"))
-
-from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import Persist, Tick
 from ctr_pipeline.distributed.coordination.messages import BatchLoss, HeldLease, TaskReport
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
 from ctr_pipeline.distributed.master.ledger.etcd import EtcdLedger
 from ctr_pipeline.distributed.master.ledger.store import LedgerIdentity
+from tests.distributed.coordination.job_bench import Bench
+from tests.etcd.etcd_server import call_gateway
 
 pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -365,7 +365,7 @@ BIG_EXPORT = """
 import sys
 from pathlib import Path
 import numpy as np
-from test_servable import Job
+from tests.export.test_servable import Job
 from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.embeddings.store import RowBlock
 from ctr_pipeline.models.inputs import ModelSignature

@@ -23,12 +23,13 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 import duckdb
-import maxcompute_grammar
 import pyarrow as pa
 import pytest
 from odps.accounts import BaseAccount
 from odps.tunnel.checksum import Checksum
 from sqlglot import exp
+
+from tests.maxcompute import maxcompute_grammar
 
 ACCESS_ID = "LTAI-test-id"
 ACCESS_KEY = "very-secret-test-key"

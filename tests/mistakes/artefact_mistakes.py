@@ -13,9 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from spoiled_world import HEADER, PREDICT_AGAIN, Case, World, entry, lines, nothing, returning
 
 from ctr_pipeline.cli.main import main
+from tests.mistakes.spoiled_world import (
+    HEADER,
+    PREDICT_AGAIN,
+    Case,
+    World,
+    entry,
+    lines,
+    nothing,
+    returning,
+)
 
 ANALYZE = ("analyze", "c.yaml")
 EVALUATE = ("evaluate", "c.yaml")

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 
 import numpy as np
-from spoiled_world import Case, World, nothing
 
 from ctr_pipeline.evaluation.metrics import evaluate_predictions
+from tests.mistakes.spoiled_world import Case, World, nothing
 
 COMPARE = ("compare", "a", "b")
 

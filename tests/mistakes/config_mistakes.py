@@ -4,7 +4,17 @@ import errno
 import os
 from collections.abc import Callable
 
-from spoiled_world import HEADER, RUN, Case, World, entry, lines, nothing, setting, text
+from tests.mistakes.spoiled_world import (
+    HEADER,
+    RUN,
+    Case,
+    World,
+    entry,
+    lines,
+    nothing,
+    setting,
+    text,
+)
 
 
 def _bfloat16_on_an_old_processor(world: World) -> None:

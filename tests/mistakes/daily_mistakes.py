@@ -1,7 +1,7 @@
 """Mistakes in going on from an earlier run."""
 
-from artefact_mistakes import removed
-from spoiled_world import Case, setting
+from tests.mistakes.artefact_mistakes import removed
+from tests.mistakes.spoiled_world import Case, setting
 
 ROW_MISTAKES = (
     Case("init_from_nothing", setting(train__init_from=""), ("train.init_from", "no run folder")),

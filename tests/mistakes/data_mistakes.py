@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from spoiled_world import CHECK, HEADER, Case, World, file, lines, setting
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset import encoded, ingest
 from ctr_pipeline.dataset.formats.text import blocks, compression
+from tests.mistakes.spoiled_world import CHECK, HEADER, Case, World, file, lines, setting
 
 NOT_TEXT_OR_PARQUET = (
     ("zip", b"PK\x03\x04", "a ZIP archive or an Excel workbook"),

@@ -1,6 +1,6 @@
 """Mistakes in transforms."""
 
-from spoiled_world import Case, entries, entry
+from tests.mistakes.spoiled_world import Case, entries, entry
 
 CITY = {"columns": "city", "id": "vocabulary"}
 

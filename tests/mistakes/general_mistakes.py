@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 
 import pytest
-from spoiled_world import (
+
+from tests.mistakes.spoiled_world import (
     CHECK,
     HEADER,
     PREDICT,

@@ -2,7 +2,18 @@
 
 from collections.abc import Callable
 
-from spoiled_world import CHECK, HEADER, RUN, Case, World, entry, file, lines, nothing, setting
+from tests.mistakes.spoiled_world import (
+    CHECK,
+    HEADER,
+    RUN,
+    Case,
+    World,
+    entry,
+    file,
+    lines,
+    nothing,
+    setting,
+)
 
 SQL = "'; DROP TABLE value_counts; --"
 

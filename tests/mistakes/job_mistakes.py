@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from spoiled_world import CHECK, Case, World, nothing, setting
+from tests.mistakes.spoiled_world import CHECK, Case, World, nothing, setting
 
 
 def _runtime(**values: Any) -> Any:

@@ -6,10 +6,16 @@ from typing import Any
 
 import odps
 import pyarrow as pa
-from maxcompute_service import ACCESS_ID, ACCESS_KEY, Fault, MaxComputeService, running_service
-from spoiled_world import CHECK, Case, World
 
 from ctr_pipeline.dataset.formats.maxcompute import client
+from tests.maxcompute.maxcompute_service import (
+    ACCESS_ID,
+    ACCESS_KEY,
+    Fault,
+    MaxComputeService,
+    running_service,
+)
+from tests.mistakes.spoiled_world import CHECK, Case, World
 
 ANALYZE = ("analyze", "c.yaml")
 SPLIT = {"by": "random"}

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from memory_buckets import MemoryBuckets
 from obstore import exceptions
-from spoiled_world import CHECK, PREDICT, Case, World
 
 from ctr_pipeline.storage import object_store
+from tests.mistakes.spoiled_world import CHECK, PREDICT, Case, World
+from tests.storage.memory_buckets import MemoryBuckets
 
 ROWS = "s3://bucket/rows.csv"
 

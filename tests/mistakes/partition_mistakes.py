@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spoiled_world import CHECK, Case, World
+from tests.mistakes.spoiled_world import CHECK, Case, World
 
 
 def folders(

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from contextlib import closing
 
 import duckdb
-from spoiled_world import CHECK, Case, World
+
+from tests.mistakes.spoiled_world import CHECK, Case, World
 
 ORDERED = "SELECT * FROM 'rows.csv' ORDER BY city"
 

@@ -5,10 +5,20 @@ from collections.abc import Callable
 from functools import partial
 
 import pyarrow as pa
-from spoiled_world import CHECK, HEADER, PREDICT, Case, World, file, lines, nothing, setting
 
 from ctr_pipeline.dataset.formats.recordio.chunks import Compressor, RecordIOWriter
 from ctr_pipeline.dataset.formats.recordio.examples import write_examples
+from tests.mistakes.spoiled_world import (
+    CHECK,
+    HEADER,
+    PREDICT,
+    Case,
+    World,
+    file,
+    lines,
+    nothing,
+    setting,
+)
 
 CONVERT = ("convert", "rows.csv", "-o", "out.recordio")
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from spoiled_world import CHECK, Case, World, lines
+
+from tests.mistakes.spoiled_world import CHECK, Case, World, lines
 
 SPLITS = ("train", "valid", "test")
 ANALYZE = ("analyze", "c.yaml")

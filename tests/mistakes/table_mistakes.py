@@ -1,6 +1,6 @@
 """What users get wrong about tables that belong to no run."""
 
-from spoiled_world import Case, World, file, lines, nothing
+from tests.mistakes.spoiled_world import Case, World, file, lines, nothing
 
 DRIFT = ("drift", "rows.csv", "new.csv")
 

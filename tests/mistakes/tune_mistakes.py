@@ -4,7 +4,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 
-from spoiled_world import Case, World, nothing, setting
+from tests.mistakes.spoiled_world import Case, World, nothing, setting
 
 _TUNE = ("tune", "c.yaml")
 _DROPOUT = {"model.dropout": {"low": 0, "high": 0.5}}

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from clicks import settings_of, write_clicks
 
 import ctr_pipeline
 from ctr_pipeline.dataset.encoded import EncodedReader
+from tests.pipeline.clicks import settings_of, write_clicks
 
 pytestmark = pytest.mark.slow
 

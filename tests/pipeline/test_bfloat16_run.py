@@ -1,5 +1,4 @@
 import pytest
-from clicks import settings_of, write_clicks
 
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
@@ -7,6 +6,7 @@ from ctr_pipeline.errors import ConfigError
 from ctr_pipeline.pipeline.model.precision import check_precision, decide_precision
 from ctr_pipeline.pipeline.run import run_pipeline, train
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.clicks import settings_of, write_clicks
 
 
 class Listening(SilentProgress):

@@ -3,11 +3,11 @@
 import shutil
 
 import pytest
-from clicks import settings_of, write_clicks
 
 from ctr_pipeline import run
 from ctr_pipeline.errors import RunFolderError, TrainingError
 from ctr_pipeline.pipeline.run_folder import RunFolder
+from tests.pipeline.clicks import settings_of, write_clicks
 
 RATE = "train.optimizer.learning_rate"
 PATIENCE = "train.early_stopping.patience"

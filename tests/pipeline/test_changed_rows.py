@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 import yaml
-from maxcompute_service import service_in_environment
-from memory_buckets import MemoryBuckets
 
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
@@ -16,6 +14,8 @@ from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.stages import analyze
 from ctr_pipeline.pipeline.stages.analyze import RowsOnDemand, check_data
 from ctr_pipeline.progress import SilentProgress
+from tests.maxcompute.maxcompute_service import service_in_environment
+from tests.storage.memory_buckets import MemoryBuckets
 
 TEXT = "click,price\n" + "".join(f"{n % 2},{n}\n" for n in range(100))
 TABLE = pa.table({"click": [n % 2 for n in range(100)], "price": list(range(100))})

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from job_specs import frozen_before_training, job_spec
 
 from ctr_pipeline.distributed.coordination.messages import SnapshotReply, SnapshotRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
@@ -32,6 +31,7 @@ from ctr_pipeline.specs.table import ID_BITS, TableSpec
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.parameters import load_dense, load_rows, open_rows
+from tests.distributed.job_specs import frozen_before_training, job_spec
 
 NUM_DENSE = 11
 SIZES = {"item": 40, "user": 90}

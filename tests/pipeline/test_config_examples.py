@@ -5,9 +5,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from impressions import write_impressions
-from maxcompute_service import service_in_environment
-from offers import write_offers
 
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config.loader import load_config
@@ -19,6 +16,9 @@ from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.transforms import TRANSFORMS
+from tests.maxcompute.maxcompute_service import service_in_environment
+from tests.pipeline.impressions import write_impressions
+from tests.pipeline.offers import write_offers
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "configs" / "examples").glob("*.yaml"))

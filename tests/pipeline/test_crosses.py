@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from visits import write_visits
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import load_config
+from tests.pipeline.visits import write_visits
 
 CROSS = {"cross": ["city", "device", "hour"], "id": {"hash": {"buckets": 5000}}, "name": "place"}
 

@@ -6,8 +6,6 @@ import shutil
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from days import FEATURES, FIRST_NEW, settings_of, write_day
-from units_here import Sharing
 
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import config_from_mapping
@@ -29,6 +27,8 @@ from ctr_pipeline.specs.table import ID_BITS
 from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.transforms.shared.vocabulary_files import load_vocabulary
 from ctr_pipeline.transforms.vocabulary import VocabularyStep
+from tests.pipeline.days import FEATURES, FIRST_NEW, settings_of, write_day
+from tests.pipeline.units_here import Sharing
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 import yaml
-from clicks import settings_of, write_clicks
 
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.training.checkpoint import Checkpoints
+from tests.pipeline.clicks import settings_of, write_clicks
 
 
 def train(folder, name):

@@ -4,10 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from feeds import write_feeds
 from hypothesis import given
 from hypothesis import strategies as st
-from test_crosses import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
@@ -23,6 +21,8 @@ from ctr_pipeline.preprocessing.plan import FieldPlan, PreprocessingPlan
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.transforms.hash import HashStep
+from tests.pipeline.feeds import write_feeds
+from tests.pipeline.test_crosses import settings_of
 
 
 def field(name, *, column=None, table=None, num_ids=11, prior_precision=None):

@@ -6,8 +6,6 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from test_crosses import settings_of
-from visits import write_visits
 
 import ctr_pipeline
 from ctr_pipeline.apps.scoring.evaluate import evaluate
@@ -16,6 +14,8 @@ from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.errors import CheckpointError, ConfigError
 from ctr_pipeline.pipeline.run import export_model, train
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.test_crosses import settings_of
+from tests.pipeline.visits import write_visits
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from clicks import COLUMNS, settings_of, write_clicks
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
@@ -18,6 +17,7 @@ from ctr_pipeline.errors import CheckpointError, ConfigError, DataError
 from ctr_pipeline.pipeline.run import run_pipeline
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.clicks import COLUMNS, settings_of, write_clicks
 
 pytestmark = pytest.mark.slow
 

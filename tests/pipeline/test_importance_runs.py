@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from test_crosses import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import load_config
@@ -11,6 +10,7 @@ from ctr_pipeline.config.models import ReportConfig
 from ctr_pipeline.pipeline.run import export_model
 from ctr_pipeline.pipeline.stages.evaluate import decide_importance
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.test_crosses import settings_of
 
 NUM_ROWS, NUM_TEST = 4000, 400
 UNCLICKED = 100

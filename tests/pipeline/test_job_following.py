@@ -2,7 +2,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
-from followed_jobs import Told, member, view
 
 from ctr_pipeline import interruption
 from ctr_pipeline.distributed.coordination.launching import ProcessState
@@ -11,6 +10,7 @@ from ctr_pipeline.errors import HandedOver, Interrupted, TrainingError
 from ctr_pipeline.pipeline.job import following as job_following
 from ctr_pipeline.pipeline.job.control import MasterConnection
 from ctr_pipeline.pipeline.job.following import LEFT_TO_NEXT, follow_job
+from tests.pipeline.followed_jobs import Told, member, view
 
 
 @dataclass

@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import pytest
-from followed_jobs import Told, member, view
 
 from ctr_pipeline.distributed.coordination.news import NewsLine
 from ctr_pipeline.distributed.master.status import CheckpointStatus, JobEvent
 from ctr_pipeline.pipeline.job.progress_view import JobProgress, NewsCollector
 from ctr_pipeline.training.history import EpochRecord
+from tests.pipeline.followed_jobs import Told, member, view
 
 RECORD = EpochRecord(0, 10, 0.5, 0.49, 0.71, 1.0, 1.0, 1000, 2.0)
 

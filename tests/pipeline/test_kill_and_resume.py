@@ -10,13 +10,13 @@ import time
 import pandas as pd
 import pytest
 import yaml
-from clicks import settings_of, write_clicks
 
 from ctr_pipeline.apps.scoring.evaluate import evaluate
 from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.training.checkpoint import Checkpoints
+from tests.pipeline.clicks import settings_of, write_clicks
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from engine_rows import assert_close
-from maxcompute_service import service_in_environment
 
 from ctr_pipeline.analysis import maxcompute_engine
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.formats.maxcompute import client as client_module
+from tests.analysis.engine_rows import assert_close
+from tests.maxcompute.maxcompute_service import service_in_environment
 
 pytestmark = pytest.mark.slow
 

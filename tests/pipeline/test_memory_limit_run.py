@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from clicks import settings_of, write_clicks
 
 import ctr_pipeline
+from tests.pipeline.clicks import settings_of, write_clicks
 
 IN_MEMORY = 8192
 

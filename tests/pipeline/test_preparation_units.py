@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from units_here import Sharing
 
 from ctr_pipeline import durable
 from ctr_pipeline.config.loader import load_config
@@ -21,6 +20,7 @@ from ctr_pipeline.pipeline.run import prepare_rows
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.analyze import RowsOnDemand, check_data
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.units_here import Sharing
 
 NUM_ROWS = 1200
 UNIT_BYTES = 4000

@@ -11,8 +11,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from maxcompute_service import service_in_environment
-from waiting import wait_until
 from watched_run import with_word
 
 from ctr_pipeline.apps.convert import Target, convert_rows
@@ -30,6 +28,8 @@ from ctr_pipeline.pipeline.context import RunContext
 from ctr_pipeline.pipeline.job.preparing import PhaseWorkers
 from ctr_pipeline.pipeline.run import prepare_rows
 from ctr_pipeline.progress import SilentProgress
+from tests.distributed.waiting import wait_until
+from tests.maxcompute.maxcompute_service import service_in_environment
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(300)]
 

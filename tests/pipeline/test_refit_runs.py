@@ -6,8 +6,6 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from test_crosses import settings_of
-from visits import write_visits
 
 import ctr_pipeline
 from ctr_pipeline.apps.compare import compare_runs
@@ -20,6 +18,8 @@ from ctr_pipeline.pipeline.refit import discard_refit
 from ctr_pipeline.pipeline.run import export_model, train
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.test_crosses import settings_of
+from tests.pipeline.visits import write_visits
 
 pytestmark = pytest.mark.slow
 

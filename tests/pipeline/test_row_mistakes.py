@@ -2,21 +2,7 @@
 
 from pathlib import Path
 
-import artefact_mistakes
-import config_mistakes
-import daily_mistakes
-import data_mistakes
-import feature_mistakes
-import general_mistakes
-import hostile_mistakes
-import maxcompute_mistakes
-import object_mistakes
-import partition_mistakes
 import pytest
-import query_mistakes
-import recordio_mistakes
-import spark_mistakes
-from spoiled_world import Case, good_world
 
 from ctr_pipeline.apps.check import check_config
 from ctr_pipeline.config import load_config
@@ -24,6 +10,22 @@ from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.pipeline.run import analyze
 from ctr_pipeline.pipeline.stages.header import find_header
 from ctr_pipeline.progress import SilentProgress
+from tests.mistakes import (
+    artefact_mistakes,
+    config_mistakes,
+    daily_mistakes,
+    data_mistakes,
+    feature_mistakes,
+    general_mistakes,
+    hostile_mistakes,
+    maxcompute_mistakes,
+    object_mistakes,
+    partition_mistakes,
+    query_mistakes,
+    recordio_mistakes,
+    spark_mistakes,
+)
+from tests.mistakes.spoiled_world import Case, good_world
 
 MISTAKES = (
     *general_mistakes.ROW_MISTAKES,

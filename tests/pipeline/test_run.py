@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from clicks import CATEGORIES, CODES, COLUMNS, NUMBERS, settings_of, write_clicks
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
@@ -38,6 +37,7 @@ from ctr_pipeline.pipeline.run import analyze, export_model, train
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.stages.report_facts import rewrite_report
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.clicks import CATEGORIES, CODES, COLUMNS, NUMBERS, settings_of, write_clicks
 
 NUM_ROWS, NUM_TRAIN, NUM_TEST = 2000, 1600, 200
 

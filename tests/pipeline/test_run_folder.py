@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from waiting import wait_until
 
 from ctr_pipeline.config.loader import config_from_mapping, load_config
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.errors import ConfigError, FolderInUseError, RunFolderError, StorageError
 from ctr_pipeline.pipeline.run_folder import RUN_LOCK, RunFolder, differing_keys
 from ctr_pipeline.pipeline.trained_run import logged
+from tests.distributed.waiting import wait_until
 
 SETTINGS = {
     "data": {"train": "rows.csv", "label": "click"},

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from clicks import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.apps.sample import write_criteo_sample
@@ -16,6 +15,7 @@ from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.errors import ConfigError, RunFolderError
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.clicks import settings_of
 
 pytestmark = pytest.mark.slow
 

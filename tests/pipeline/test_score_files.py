@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from training_problem import draw_rows, write_rows
 
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.pipeline.model.score_files import ScoreFiles
+from tests.training.training_problem import draw_rows, write_rows
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_crosses import settings_of
-from visits import HEADER, visits, write_visits
 
 import ctr_pipeline
 from ctr_pipeline.config.loader import config_from_mapping, load_config
@@ -17,6 +15,8 @@ from ctr_pipeline.errors import ModelError
 from ctr_pipeline.pipeline.run import train
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
+from tests.pipeline.test_crosses import settings_of
+from tests.pipeline.visits import HEADER, visits, write_visits
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from clicks import settings_of, write_clicks
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.embeddings.counts import IdCounts
@@ -13,6 +12,7 @@ from ctr_pipeline.pipeline.stages.analyze import run_analysis
 from ctr_pipeline.pipeline.stages.encode import run_encoding
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.specs.table import TableSpec
+from tests.pipeline.clicks import settings_of, write_clicks
 
 
 @pytest.fixture(scope="module")

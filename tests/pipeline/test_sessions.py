@@ -11,7 +11,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from fake_runs import scored_rows, write_run
 
 from ctr_pipeline.apps.live import read_whole
 from ctr_pipeline.apps.runs import decide_state, format_state, list_runs, read_run_status
@@ -21,6 +20,7 @@ from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.pipeline.sessions import RunSession, SessionLog, decide_alive, load_sessions
 from ctr_pipeline.pipeline.stages.report_facts import rewrite_report, session_notes
 from ctr_pipeline.pipeline.timing import StageTimes, start_of_process
+from tests.pipeline.fake_runs import scored_rows, write_run
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

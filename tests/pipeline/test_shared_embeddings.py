@@ -7,8 +7,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from feeds import feeds, write_feeds
-from test_crosses import settings_of
 
 import ctr_pipeline
 from ctr_pipeline.apps.check import check_config
@@ -17,6 +15,8 @@ from ctr_pipeline.pipeline.model.embedding_rows import build_store
 from ctr_pipeline.preprocessing.encode import ColumnEncoder
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
+from tests.pipeline.feeds import feeds, write_feeds
+from tests.pipeline.test_crosses import settings_of
 
 ITEM = {"columns": "item", "id": {"vocabulary": {"min_count": 1}}}
 CLICKED = {

@@ -5,10 +5,10 @@ import time
 
 import pytest
 import yaml
-from spark_cluster import running_cluster
-from spark_here import SPARK, skip_without_spark
 
 from ctr_pipeline.cli.main import main
+from tests.spark.spark_cluster import running_cluster
+from tests.spark.spark_here import SPARK, skip_without_spark
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from engine_rows import assert_close
-from spark_here import SPARK, skip_without_spark
 
 from ctr_pipeline.cli.main import main
+from tests.analysis.engine_rows import assert_close
+from tests.spark.spark_here import SPARK, skip_without_spark
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

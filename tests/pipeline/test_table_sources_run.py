@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from memory_buckets import MemoryBuckets
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.dataset.ingested import load_ingested
 from ctr_pipeline.dataset.parts import read_columns
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.statistics import load_statistics
+from tests.storage.memory_buckets import MemoryBuckets
 
 pytestmark = pytest.mark.slow
 

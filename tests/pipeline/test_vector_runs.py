@@ -7,8 +7,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_crosses import settings_of
-from visits import HEADER, visits, write_visits
 
 import ctr_pipeline
 from ctr_pipeline.apps.check import check_config
@@ -16,6 +14,8 @@ from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.errors import DataError
 from ctr_pipeline.progress import SilentProgress
 from ctr_pipeline.statistics import load_statistics
+from tests.pipeline.test_crosses import settings_of
+from tests.pipeline.visits import HEADER, visits, write_visits
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from clicks import settings_of
 from sklearn.metrics import log_loss, roc_auc_score
 
 import ctr_pipeline
@@ -15,6 +14,7 @@ from ctr_pipeline.config.loader import load_config
 from ctr_pipeline.dataset.encoded import load_meta
 from ctr_pipeline.pipeline.run_folder import RunFolder
 from ctr_pipeline.progress import SilentProgress
+from tests.pipeline.clicks import settings_of
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,16 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from preprocessing_cases import EXAMPLE_MOMENTS, EXAMPLES, HOSTILE_NUMBERS, HOSTILE_TEXTS
 
 from ctr_pipeline.preprocessing import layers
 from ctr_pipeline.preprocessing.layers.raw_layer import ElementwiseLayer, build_layer
 from ctr_pipeline.transforms.base import NumberTransform
+from tests.preprocessing.preprocessing_cases import (
+    EXAMPLE_MOMENTS,
+    EXAMPLES,
+    HOSTILE_NUMBERS,
+    HOSTILE_TEXTS,
+)
 
 NUMBERS = {
     "Normalizer float64": lambda: layers.Normalizer(0.0, 0.1, dtype="float64"),

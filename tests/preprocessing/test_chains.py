@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from preprocessing_cases import EXAMPLES, example_specs, number_spec, text_spec
 
 from ctr_pipeline.features import FeatureSpec
 from ctr_pipeline.preprocessing.chains import check_chain
@@ -16,6 +15,7 @@ from ctr_pipeline.transforms.log_round import LogRound
 from ctr_pipeline.transforms.round_identity import RoundIdentity
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.vocabulary import Vocabulary
+from tests.preprocessing.preprocessing_cases import EXAMPLES, example_specs, number_spec, text_spec
 
 BUCKETIZE = Bucketize(boundaries=(1.0,))
 

@@ -10,16 +10,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from preprocessing_cases import (
-    HOSTILE_NUMBERS,
-    HOSTILE_TEXTS,
-    VOCABULARY,
-    batch_for,
-    example_specs,
-    number_spec,
-    statistics_for,
-    text_spec,
-)
 
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import FeatureSpec, SequenceSpec, VectorSpec
@@ -37,6 +27,16 @@ from ctr_pipeline.transforms.hash import Hash
 from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.vocabulary import Vocabulary
+from tests.preprocessing.preprocessing_cases import (
+    HOSTILE_NUMBERS,
+    HOSTILE_TEXTS,
+    VOCABULARY,
+    batch_for,
+    example_specs,
+    number_spec,
+    statistics_for,
+    text_spec,
+)
 
 
 @pytest.fixture(scope="module")

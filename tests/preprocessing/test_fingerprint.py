@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from preprocessing_cases import HOSTILE_TEXTS
 
 from ctr_pipeline.kernels.fingerprint import KEY_MODULUS
 from ctr_pipeline.kernels.text_ids import fingerprint_values, hash_ids
+from tests.preprocessing.preprocessing_cases import HOSTILE_TEXTS
 
 
 def tensorflow_keys(values):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from preprocessing_cases import HOSTILE_NUMBERS
 
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.kernels.float64 import flush_subnormal
@@ -23,6 +22,7 @@ from ctr_pipeline.transforms.shared.intervals import (
     log_round_steps,
     round_level,
 )
+from tests.preprocessing.preprocessing_cases import HOSTILE_NUMBERS
 
 ANY_NUMBER = st.floats(allow_nan=True, allow_infinity=True, width=64)
 

@@ -6,14 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from layer_cases import (
-    ELEMENTWISE,
-    assert_same_tensor,
-    flat,
-    input_like,
-    three_kinds,
-    values_for,
-)
 
 from ctr_pipeline.preprocessing.layers import (
     ConcatenateWithOffset,
@@ -27,6 +19,14 @@ from ctr_pipeline.preprocessing.layers import (
     ToNumber,
     ToRagged,
     ToSparse,
+)
+from tests.preprocessing.layer_cases import (
+    ELEMENTWISE,
+    assert_same_tensor,
+    flat,
+    input_like,
+    three_kinds,
+    values_for,
 )
 
 KINDS = ["dense", "ragged", "sparse"]

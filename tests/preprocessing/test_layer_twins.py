@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from preprocessing_cases import HOSTILE_NUMBERS
 
 from ctr_pipeline.kernels import numbers as number_kernels
 from ctr_pipeline.kernels.arrow_values import number_values
@@ -29,6 +28,7 @@ from ctr_pipeline.transforms import log
 from ctr_pipeline.transforms.shared.intervals import boundary_steps, log_round_steps
 from ctr_pipeline.transforms.shared.vocabulary_files import vocabulary_of
 from ctr_pipeline.transforms.standardize import StandardizeStep
+from tests.preprocessing.preprocessing_cases import HOSTILE_NUMBERS
 
 numbers = st.lists(
     st.floats() | st.sampled_from(HOSTILE_NUMBERS.tolist()) | st.integers(-100, 100).map(float),

@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from preprocessing_cases import HOSTILE_NUMBERS
 
 from ctr_pipeline.preprocessing.layers import Clip, Fill, Log, Normalizer, Standardize
 from ctr_pipeline.preprocessing.layers.buckets import IntervalIds
 from ctr_pipeline.preprocessing.layers.index_lookup import IndexLookup
 from ctr_pipeline.preprocessing.layers.raw_layer import as_number
+from tests.preprocessing.preprocessing_cases import HOSTILE_NUMBERS
 
 NUMBERS = np.array([*HOSTILE_NUMBERS, -3.0, 0.5, 2.0, 7.25, 1e9])
 TEXTS = np.array(["", "a", "b", "é", "zz", " a", "missing", "\U0001f600"], dtype=object)

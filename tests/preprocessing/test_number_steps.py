@@ -3,7 +3,6 @@
 import duckdb
 import numpy as np
 import pytest
-from preprocessing_cases import EXAMPLES, number_spec, statistics_for
 from sqlglot import exp
 
 from ctr_pipeline.analysis.chains import (
@@ -15,6 +14,7 @@ from ctr_pipeline.analysis.chains import (
 from ctr_pipeline.preprocessing.fit import plan_preprocessing
 from ctr_pipeline.transforms.base import TransformKind
 from ctr_pipeline.transforms.bucketize import Bucketize
+from tests.preprocessing.preprocessing_cases import EXAMPLES, number_spec, statistics_for
 
 STEPS = [
     transform

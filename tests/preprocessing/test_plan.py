@@ -3,7 +3,6 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from preprocessing_cases import example_specs, number_spec, statistics_for, text_spec
 
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import FeatureSpec, SequenceSpec
@@ -29,6 +28,12 @@ from ctr_pipeline.transforms.shared.intervals import IntervalsStep
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.target_encode import TargetEncode
 from ctr_pipeline.transforms.vocabulary import Vocabulary
+from tests.preprocessing.preprocessing_cases import (
+    example_specs,
+    number_spec,
+    statistics_for,
+    text_spec,
+)
 
 
 def plan_of(folder, *specs):

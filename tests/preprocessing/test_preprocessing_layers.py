@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from preprocessing_cases import HOSTILE_NUMBERS
 
 from ctr_pipeline import preprocessing
 from ctr_pipeline.preprocessing import (
@@ -26,6 +25,7 @@ from ctr_pipeline.preprocessing import (
     Standardize,
     VectorNumbers,
 )
+from tests.preprocessing.preprocessing_cases import HOSTILE_NUMBERS
 
 TEXT_LAYERS = [
     lambda: Hashing(3),

@@ -2,7 +2,6 @@
 
 import pyarrow as pa
 import pytest
-from preprocessing_cases import number_spec, statistics_for, text_spec
 
 from ctr_pipeline.errors import PreprocessingError
 from ctr_pipeline.features import FeatureSpec, SequenceSpec
@@ -19,6 +18,7 @@ from ctr_pipeline.transforms.log import Log
 from ctr_pipeline.transforms.round_identity import RoundIdentity
 from ctr_pipeline.transforms.standardize import Standardize
 from ctr_pipeline.transforms.vocabulary import Vocabulary
+from tests.preprocessing.preprocessing_cases import number_spec, statistics_for, text_spec
 
 HASH = Hash(buckets=10)
 

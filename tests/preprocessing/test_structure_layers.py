@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from layer_cases import assert_same_tensor, input_like
 
 from ctr_pipeline.preprocessing.layers import (
     ConcatenateWithOffset,
@@ -15,6 +14,7 @@ from ctr_pipeline.preprocessing.layers import (
     ToRagged,
     ToSparse,
 )
+from tests.preprocessing.layer_cases import assert_same_tensor, input_like
 
 
 def round_trip(layer, inputs, tmp_path):

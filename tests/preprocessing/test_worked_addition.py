@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from paper_snippets import blocks
+
+from tests.paper_snippets import blocks
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("ctr_pipeline/transforms/max_abs.py", "ctr_pipeline/preprocessing/layers/max_abs.py")

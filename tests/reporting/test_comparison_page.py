@@ -3,8 +3,6 @@
 from datetime import UTC, datetime
 
 import pytest
-from fake_report import evaluation, history
-from test_render import HOSTILE, Page, assert_well_formed
 
 from ctr_pipeline.evaluation.bootstrap import PairedDifference
 from ctr_pipeline.evaluation.calibration import Interval
@@ -23,6 +21,8 @@ from ctr_pipeline.reporting.data import (
     ConfigDifference,
 )
 from ctr_pipeline.reporting.render import render_comparison
+from tests.reporting.fake_report import evaluation, history
+from tests.reporting.test_render import HOSTILE, Page, assert_well_formed
 
 MEASURED = evaluation(1, num_rows=2000)
 

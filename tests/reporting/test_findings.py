@@ -1,5 +1,4 @@
 import pytest
-from fake_report import a_job, evaluation, lifelike_report, parity_proof
 
 from ctr_pipeline.dataset.ingested import SplitRows
 from ctr_pipeline.distributed.master.status import RecordCounts
@@ -8,6 +7,7 @@ from ctr_pipeline.evaluation.importance import ImportanceRow
 from ctr_pipeline.reporting.data import PlanRow
 from ctr_pipeline.reporting.findings import decide_findings
 from ctr_pipeline.specs.columns import ColumnType
+from tests.reporting.fake_report import a_job, evaluation, lifelike_report, parity_proof
 
 RESULT = evaluation(1, groups=False)
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from fake_report import WORLDS, a_job, live_data
 
 from ctr_pipeline.distributed.coordination.members import MemberEnd
 from ctr_pipeline.distributed.master.status import JobEvent, MasterErrors
 from ctr_pipeline.reporting.render import LIVE_POLICY, render_live
+from tests.reporting.fake_report import WORLDS, a_job, live_data
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e{{ 7*7 }}\x00"
 

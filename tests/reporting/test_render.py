@@ -4,7 +4,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from fake_report import CONFIG, bad_row, history, lifelike_report, number_column, text_column
 
 from ctr_pipeline.dataset.bad_rows import BadRows
 from ctr_pipeline.evaluation.calibration import CalibrationBin, Interval
@@ -17,6 +16,14 @@ from ctr_pipeline.reporting.render import render_report
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import ColumnStatistics, HistogramBin, Statistics, ValueCount
 from ctr_pipeline.training.history import ModelSummary
+from tests.reporting.fake_report import (
+    CONFIG,
+    bad_row,
+    history,
+    lifelike_report,
+    number_column,
+    text_column,
+)
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 

@@ -1,9 +1,8 @@
 """The report of rows that are divided by time."""
 
-from fake_report import lifelike_report
-
 from ctr_pipeline.dataset.ingested import TimeRange
 from ctr_pipeline.reporting.render import render_report
+from tests.reporting.fake_report import lifelike_report
 
 
 def test_rows_divided_by_time_show_their_times():

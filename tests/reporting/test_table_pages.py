@@ -4,14 +4,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from fake_report import (
-    column_drift,
-    drift_of,
-    lifelike_report,
-    number_column,
-    text_column,
-)
-from test_render import HOSTILE, Page, assert_well_formed
 
 from ctr_pipeline.reporting.data import DriftData, PlanRow, ProfileData
 from ctr_pipeline.reporting.render import render_drift, render_profile, render_report
@@ -19,6 +11,14 @@ from ctr_pipeline.reporting.sections.drift import cell_name, drift_view
 from ctr_pipeline.reporting.sections.information import information_bars
 from ctr_pipeline.specs.columns import ColumnType
 from ctr_pipeline.statistics import DriftCell, RowsDrift, Statistics
+from tests.reporting.fake_report import (
+    column_drift,
+    drift_of,
+    lifelike_report,
+    number_column,
+    text_column,
+)
+from tests.reporting.test_render import HOSTILE, Page, assert_well_formed
 
 RANDOM = np.random.default_rng(4)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from waiting import end_process
+from tests.distributed.waiting import end_process
 
 SECONDS = 120
 _ENVIRONMENT = {

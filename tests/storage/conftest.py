@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
-from http_faults import FaultyStore
-from proxy import FaultyProxy
-from store_servers import BUCKET, SERVERS, find_program, serve, variables_of
 
 from ctr_pipeline.storage.object_store import ObjectStore, Patience
 from ctr_pipeline.storage.opening import open_storage
+from tests.distributed.faults.proxy import FaultyProxy
+from tests.storage.http_faults import FaultyStore
+from tests.storage.store_servers import BUCKET, SERVERS, find_program, serve, variables_of
 
 
 @pytest.fixture(scope="session")

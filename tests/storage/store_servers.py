@@ -3,7 +3,7 @@
 They are installed by `make stores`, in an environment of their own; `CTRPIPE_STORES` may name
 another one. A command runs beside one of them, with its variables in the environment, by
 
-    python tests/storage/store_servers.py seaweedfs ctrpipe run CONFIG --set output=s3://BUCKET/run
+    python -m tests.storage.store_servers seaweedfs ctrpipe run CONFIG --set output=s3://BUCKET/run
 
 where BUCKET is `runs-of-tests`.
 """

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from http_faults import Fault
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from ctr_pipeline.storage.protocol import (
     StorageAwayError,
     StoredObject,
 )
+from tests.storage.http_faults import Fault
 
 FAR = 1e12
 

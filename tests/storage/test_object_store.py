@@ -4,8 +4,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from http_faults import Fault
-from store_servers import SERVERS
 
 from ctr_pipeline.config.models import DataConfig
 from ctr_pipeline.dataset.inspection import inspect_source
@@ -18,6 +16,8 @@ from ctr_pipeline.storage.protocol import (
     StorageAwayError,
     StorageDeniedError,
 )
+from tests.storage.http_faults import Fault
+from tests.storage.store_servers import SERVERS
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from both_modes import assert_same_epochs
-from clicks import settings_of, write_clicks
-from store_servers import SERVERS
 from watched_run import WatchedRun
 
 from ctr_pipeline.config.loader import config_from_mapping
@@ -20,6 +17,9 @@ from ctr_pipeline.storage.commit_log import CommitReader
 from ctr_pipeline.storage.commits import Manifest
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.history import load_history
+from tests.e2e.both_modes import assert_same_epochs
+from tests.pipeline.clicks import settings_of, write_clicks
+from tests.storage.store_servers import SERVERS
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -4,7 +4,6 @@ import os
 from itertools import count
 
 import pytest
-from http_faults import Fault, FaultyStore
 
 from ctr_pipeline.errors import StorageError
 from ctr_pipeline.storage.object_store import ObjectStore, Patience
@@ -14,6 +13,7 @@ from ctr_pipeline.storage.protocol import (
     StorageDeniedError,
 )
 from ctr_pipeline.storage.store_answers import Answer, explain
+from tests.storage.http_faults import Fault, FaultyStore
 
 ADDRESS = "s3://bucket/runs/clicks"
 IMPATIENT = Patience(first_pause_seconds=0.01, give_up_seconds=0.03)

@@ -11,16 +11,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from clicks import settings_of, write_clicks
-from http_faults import Fault
-from store_servers import SERVERS
-from waiting import wait_until
 from watched_run import CTRPIPE, WatchedRun, slowed
 
 from ctr_pipeline.errors import FolderInUseError, StorageError
 from ctr_pipeline.pipeline.stored_run import StoredRun
 from ctr_pipeline.storage.commit_log import FencedError
 from ctr_pipeline.training.history import load_history
+from tests.distributed.waiting import wait_until
+from tests.pipeline.clicks import settings_of, write_clicks
+from tests.storage.http_faults import Fault
+from tests.storage.store_servers import SERVERS
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(1200)]
 

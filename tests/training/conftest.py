@@ -3,15 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from training_problem import (
-    BATCH_SIZE,
-    NUM_ROWS,
-    Rig,
-    draw_rows,
-    new_model,
-    new_store,
-    write_rows,
-)
 
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
@@ -21,6 +12,15 @@ from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
+from tests.training.training_problem import (
+    BATCH_SIZE,
+    NUM_ROWS,
+    Rig,
+    draw_rows,
+    new_model,
+    new_store,
+    write_rows,
+)
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +109,7 @@ def make_rig(compiled, learnable, tmp_path):
 @pytest.fixture(scope="module")
 def models():
     """Of one batch and of half of one."""
-    from rehearsal import build_models
+    from tests.training.rehearsal import build_models
 
     return build_models()
 
@@ -117,7 +117,7 @@ def models():
 @pytest.fixture(scope="module")
 def few(tmp_path_factory):
     """Rows whose number is no multiple of either batch."""
-    from rehearsal import FEW_ROWS
+    from tests.training.rehearsal import FEW_ROWS
 
     root = tmp_path_factory.mktemp("few")
     write_rows(root / "train", *draw_rows(FEW_ROWS, 1))
@@ -128,7 +128,7 @@ def few(tmp_path_factory):
 @pytest.fixture
 def rehearse(models, few, tmp_path):
     """Trains replicas in threads."""
-    from rehearsal import Rehearsal
+    from tests.training.rehearsal import Rehearsal
 
     rehearsal = Rehearsal(models, few, tmp_path)
     with rehearsal.server, ThreadPoolExecutor(8) as threads:

@@ -2,8 +2,6 @@
 
 from contextlib import closing
 
-from training_problem import DIM, NUM_IDS, NUM_NUMBERS, RecordingProgress
-
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.distributed.coordination.rendezvous import RendezvousTimes
@@ -25,6 +23,7 @@ from ctr_pipeline.storage.opening import open_storage
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.replica_trainer import ReplicaTrainer
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
+from tests.training.training_problem import DIM, NUM_IDS, NUM_NUMBERS, RecordingProgress
 
 TIMES = RendezvousTimes(gather_seconds=0.05, lease_seconds=5.0)
 HALF_BATCH, WHOLE_BATCH = 8, 16

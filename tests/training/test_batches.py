@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from training_problem import BATCH_SIZE, NUM_ROWS, draw_rows
 
 from ctr_pipeline.dataset.encoded import EncodedReader, EncodedRows
 from ctr_pipeline.dataset.order import EpochOrder
 from ctr_pipeline.training.batches import Position, Prefetcher, epoch_batches, pad
+from tests.training.training_problem import BATCH_SIZE, NUM_ROWS, draw_rows
 
 
 class Ids:

@@ -4,13 +4,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, draw_rows, new_model
 
 from ctr_pipeline.errors import ModelError
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.training.compiled import CompiledModel
+from tests.training.training_problem import (
+    BATCH_SIZE,
+    DIM,
+    NUM_IDS,
+    NUM_NUMBERS,
+    draw_rows,
+    new_model,
+)
 
 NUM_VALID = 13
 

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS, NUM_ROWS, draw_rows
 
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.models.build import build_model
@@ -19,6 +18,14 @@ from ctr_pipeline.training.ensemble import (
 )
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.sequence_pooling import PooledField, SequencePooling
+from tests.training.training_problem import (
+    BATCH_SIZE,
+    DIM,
+    NUM_IDS,
+    NUM_NUMBERS,
+    NUM_ROWS,
+    draw_rows,
+)
 
 SIGNATURE = ModelSignature(len(NUM_IDS), DIM, NUM_NUMBERS, 0.4)
 KINDS = ("deepfm", "dcnv2", "wide_and_deep")

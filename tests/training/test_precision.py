@@ -1,12 +1,12 @@
 """bfloat16 trains what float32 trains: same rows, same order, a model as good."""
 
 import pytest
-from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS
 
 from ctr_pipeline.models.build import build_model
 from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.training.compiled import CompiledModel
+from tests.training.training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_NUMBERS
 
 pytestmark = pytest.mark.slow
 

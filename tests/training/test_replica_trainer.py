@@ -7,9 +7,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from proxy import FaultyProxy
-from rehearsal import ADAM, FEW_ROWS, HALF_BATCH, TIMES, WHOLE_BATCH, LostError, files_in
-from training_problem import NUM_ROWS, RecordingProgress, rows_of
 
 from ctr_pipeline.distributed.coordination.rendezvous import NodeRange, RendezvousTimes
 from ctr_pipeline.distributed.elastic.service import RendezvousServer
@@ -23,6 +20,17 @@ from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.history import load_history
 from ctr_pipeline.training.replica_trainer import ReplicaTrainer
 from ctr_pipeline.training.replicas import Joined, WorldChanged
+from tests.distributed.faults.proxy import FaultyProxy
+from tests.training.rehearsal import (
+    ADAM,
+    FEW_ROWS,
+    HALF_BATCH,
+    TIMES,
+    WHOLE_BATCH,
+    LostError,
+    files_in,
+)
+from tests.training.training_problem import NUM_ROWS, RecordingProgress, rows_of
 
 PATIENCE_SECONDS = 250.0
 STEPS_AN_EPOCH = -(-FEW_ROWS // WHOLE_BATCH)

@@ -2,12 +2,18 @@ import threading
 
 import numpy as np
 import pytest
-from training_problem import BATCH_SIZE, NUM_ROWS, RecordingProgress, draw_rows, rows_of
 
 from ctr_pipeline.dataset.encoded import EncodedReader
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.progress import SilentTask
 from ctr_pipeline.training.scoring import Scorer
+from tests.training.training_problem import (
+    BATCH_SIZE,
+    NUM_ROWS,
+    RecordingProgress,
+    draw_rows,
+    rows_of,
+)
 
 
 @pytest.fixture

@@ -7,16 +7,24 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from proxy import FaultyProxy
-from rehearsal import ADAM, FEW_ROWS, HALF_BATCH, WHOLE_BATCH, LostError, Rehearsal, Servers
-from training_problem import rows_of
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.rendezvous import NodeRange
 from ctr_pipeline.specs.optimizer import OptimizerName, OptimizerSpec
 from ctr_pipeline.training.checkpoint import Checkpoints
 from ctr_pipeline.training.parameters import load_dense, load_rows
 from ctr_pipeline.training.replicas import WorldChanged
+from tests.distributed.faults.proxy import FaultyProxy
+from tests.distributed.waiting import wait_until
+from tests.training.rehearsal import (
+    ADAM,
+    FEW_ROWS,
+    HALF_BATCH,
+    WHOLE_BATCH,
+    LostError,
+    Rehearsal,
+    Servers,
+)
+from tests.training.training_problem import rows_of
 
 PATIENCE_SECONDS = 250.0
 

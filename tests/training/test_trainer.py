@@ -5,7 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
-from training_problem import NUM_ROWS, RecordingProgress, draw_rows, rows_of, write_rows
 
 from ctr_pipeline import interruption
 from ctr_pipeline.config.models import EarlyStopping
@@ -17,6 +16,13 @@ from ctr_pipeline.training.batches import Position
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import clip_norm
 from ctr_pipeline.training.trainer import TrainingState
+from tests.training.training_problem import (
+    NUM_ROWS,
+    RecordingProgress,
+    draw_rows,
+    rows_of,
+    write_rows,
+)
 
 STEPS_AN_EPOCH = 94
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
-from training_problem import BATCH_SIZE, DIM, NUM_IDS, NUM_ROWS, draw_rows, write_rows
 
 from ctr_pipeline.dataset.encoded import EncodedWriter
 from ctr_pipeline.models.build import build_model
@@ -13,6 +12,14 @@ from ctr_pipeline.models.inputs import ModelSignature
 from ctr_pipeline.specs.model_kinds import DeepFMConfig
 from ctr_pipeline.training.compiled import CompiledModel
 from ctr_pipeline.training.scoring import Scorer
+from tests.training.training_problem import (
+    BATCH_SIZE,
+    DIM,
+    NUM_IDS,
+    NUM_ROWS,
+    draw_rows,
+    write_rows,
+)
 
 NUM_VALID_ROWS = 500
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from followed_jobs import member, view
-from job_specs import job_spec
 
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.config.kubernetes import KubernetesConfig
@@ -21,6 +19,8 @@ from ctr_pipeline.distributed.ps.metrics import PsFigures, PsMetrics
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.distributed.worker.metrics import WorkerMetrics
+from tests.distributed.job_specs import job_spec
+from tests.pipeline.followed_jobs import member, view
 
 JOB = view(
     trained=9,

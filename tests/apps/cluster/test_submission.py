@@ -734,7 +734,7 @@ class TestCheckInPod:
             (Api(forbids={"create pods/exec"}), "may not create pods/exec"),
         ],
     )
-    def test_what_cannot_run_creates_nothing(self, check, api, message):
+    def test_check_in_a_pod_creates_nothing_when_it_cannot_run(self, check, api, message):
         with pytest.raises(CtrPipelineError, match=message):
             check(api)
         assert not api.objects

@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from job_world import NUM_SERVERS, NUM_WORKERS, World
 
 from ctr_pipeline.distributed.coordination.events import ScaleAsked
+from tests.distributed.coordination.job_world import NUM_SERVERS, NUM_WORKERS, World
 
 reasons = st.sampled_from(["killed", "evicted", "preempted", "node_lost"])
 

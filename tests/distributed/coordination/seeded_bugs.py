@@ -7,8 +7,6 @@ the parameter servers here; bugs of the real ones are in `tests/distributed/ps/s
 from collections.abc import Callable
 from dataclasses import replace
 
-from job_world import Server, World
-
 from ctr_pipeline.distributed.coordination.events import AnswerLease
 from ctr_pipeline.distributed.coordination.job import (
     Job,
@@ -27,6 +25,7 @@ from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import LeaseReply
 from ctr_pipeline.distributed.coordination.task_board import TaskBoard
 from ctr_pipeline.distributed.coordination.tasks import Task
+from tests.distributed.coordination.job_world import Server, World
 
 Patch = Callable[..., None]
 """`monkeypatch.setattr`."""

@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from job_machine import JobMachine
-from seeded_bugs import SEEDED_BUGS
+
+from tests.distributed.coordination.job_machine import JobMachine
+from tests.distributed.coordination.seeded_bugs import SEEDED_BUGS
 
 SETTINGS = settings(
     stateful_step_count=16,

@@ -4,10 +4,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.placement import Placement, balanced_placement
 from ctr_pipeline.specs.optimizer import OptimizerSpec
+from tests.distributed.job_specs import job_spec
 
 SPEC = job_spec(num_dense=10)
 

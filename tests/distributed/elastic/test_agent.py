@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.rendezvous import (
     NodeRange,
@@ -44,6 +43,7 @@ from ctr_pipeline.distributed.elastic.script import (
 from ctr_pipeline.distributed.elastic.service import RendezvousServer
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.errors import CtrPipelineError
+from tests.distributed.waiting import wait_until
 
 HEALTHY, SUCCEEDED, FAILED = ScriptState.HEALTHY, ScriptState.SUCCEEDED, ScriptState.FAILED
 

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.rendezvous import (
     EXIT_TAG,
@@ -19,6 +18,7 @@ from ctr_pipeline.distributed.elastic.service import RendezvousServer
 from ctr_pipeline.distributed.rpc.access import Access
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from tests.distributed.waiting import wait_until
 
 TIMES = RendezvousTimes(gather_seconds=0.3, lease_seconds=2.0)
 NODES = NodeRange(2, 3)

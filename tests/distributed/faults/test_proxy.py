@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from proxy import Direction, FaultyProxy, send_garbage
-from waiting import wait_until
+
+from tests.distributed.faults.proxy import Direction, FaultyProxy, send_garbage
+from tests.distributed.waiting import wait_until
 
 SHORT = 0.3
 LONG = 10.0

@@ -1,15 +1,14 @@
 """The driver of a job as its pod runs it, with the pods of its members as processes here.
 
-python driver_here.py PODS_FOLDER run config.yaml …
+python -m tests.distributed.launchers.driver_here PODS_FOLDER run config.yaml …
 """
 
 import sys
 from pathlib import Path
 
-from kubernetes_pods import LocalPods
-
 from ctr_pipeline.cli.main import main
 from ctr_pipeline.distributed.launchers.kubernetes import drivers, launcher
+from tests.distributed.launchers.kubernetes_pods import LocalPods
 
 
 class _Api:

@@ -8,9 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kubernetes_pods import LocalPods
-from launched import SLEEP, Scripts
-from waiting import wait_until
 
 from ctr_pipeline.config.kubernetes import KubernetesConfig, MemberPodConfig, WorkerPodConfig
 from ctr_pipeline.distributed.coordination.launching import (
@@ -44,6 +41,9 @@ from ctr_pipeline.distributed.launchers.kubernetes.publishing import (
 )
 from ctr_pipeline.distributed.launchers.kubernetes.watching import PodWatch
 from ctr_pipeline.errors import CtrPipelineError, HandedOver
+from tests.distributed.launchers.kubernetes_pods import LocalPods
+from tests.distributed.launchers.launched import SLEEP, Scripts
+from tests.distributed.waiting import wait_until
 
 JOB = ClusterJob("clicks", "ads", "0a1b")
 NEWS = JobNews("training", 0.421, 2, 1234.5, None, 1_700_000_000.0, ())

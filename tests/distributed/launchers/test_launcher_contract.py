@@ -8,9 +8,6 @@ import signal
 from contextlib import ExitStack
 
 import pytest
-from kubernetes_pods import LocalPods
-from launched import SLEEP, Scripts, is_alive
-from waiting import wait_until
 
 from ctr_pipeline.config.models import RuntimeConfig
 from ctr_pipeline.distributed.coordination.launching import LauncherContext
@@ -19,8 +16,16 @@ from ctr_pipeline.distributed.launchers.kubernetes.launcher import KubernetesLau
 from ctr_pipeline.distributed.launchers.kubernetes.pods import ClusterJob
 from ctr_pipeline.pipeline.job.launchers import open_launcher, series_of_drivers
 from ctr_pipeline.specs.launchers import LAUNCHERS, LauncherKind
+from tests.distributed.launchers.kubernetes_pods import LocalPods
+from tests.distributed.launchers.launched import SLEEP, Scripts, is_alive
+from tests.distributed.waiting import wait_until
 
-PLAIN = LauncherKind("plain", "plain_launcher:PlainLauncher", "children of this process", 4)
+PLAIN = LauncherKind(
+    "plain",
+    "tests.distributed.launchers.plain_launcher:PlainLauncher",
+    "children of this process",
+    4,
+)
 
 ENDS_WHEN_ASKED = """
 import signal, sys, time

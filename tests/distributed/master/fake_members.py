@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from job_specs import job_spec
-from ps_requests import Caller
 
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.config.resolved import resolved_yaml
@@ -61,6 +59,8 @@ from ctr_pipeline.specs.course import Supervision
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
+from tests.distributed.job_specs import job_spec
+from tests.distributed.ps_requests import Caller
 
 NUM_PARTITIONS = 4
 COUNTING = OptimizerSpec(name="sgd", learning_rate=1.0)

@@ -1,7 +1,6 @@
 import zlib
 
 import pytest
-from job_specs import change_spec, frozen_before_training, job_spec
 
 from ctr_pipeline.distributed.coordination.events import CutTaken, TakeCut
 from ctr_pipeline.distributed.coordination.messages import SnapshotReply
@@ -10,6 +9,7 @@ from ctr_pipeline.distributed.master.cuts import CutKeeper
 from ctr_pipeline.distributed.master.manifests import Cuts
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.log_chain import CutFile, rows_name
+from tests.distributed.job_specs import change_spec, frozen_before_training, job_spec
 
 NUM_PARTITIONS = 2
 FROZEN = frozen_before_training(1)

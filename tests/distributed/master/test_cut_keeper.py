@@ -5,7 +5,6 @@ import zlib
 from pathlib import Path
 
 import pytest
-from job_specs import frozen_before_training, job_spec
 
 from ctr_pipeline.distributed.coordination.codec import encode
 from ctr_pipeline.distributed.coordination.events import (
@@ -31,6 +30,7 @@ from ctr_pipeline.embeddings.log_chain import CutFile, rows_name
 from ctr_pipeline.errors import CheckpointError, StorageError
 from ctr_pipeline.storage.commit_log import CommitReader, CommitWriter
 from ctr_pipeline.storage.local_disk import LocalDisk
+from tests.distributed.job_specs import frozen_before_training, job_spec
 
 SPEC = job_spec(num_partitions=1)
 PLACEMENT = balanced_placement(SPEC)

@@ -5,7 +5,6 @@ import threading
 from dataclasses import asdict
 
 import pytest
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
@@ -47,6 +46,7 @@ from ctr_pipeline.distributed.master.status import NewestCut
 from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.training.history import EpochRecord
+from tests.distributed.waiting import wait_until
 
 HEARTBEAT = HeartbeatRequest(Member("worker", 0, "w"), 3, (), MemberStats())
 LEASE = LeaseRequest(Member("worker", 0, "w"), 3, 1, wait_seconds=2.0)

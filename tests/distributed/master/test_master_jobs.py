@@ -9,7 +9,6 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from fake_members import World, all_batches, prepare_job
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ctr_pipeline.distributed.coordination.messages import (
@@ -28,6 +27,7 @@ from ctr_pipeline.distributed.rpc.failures import CallRefused
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.embeddings.cut_storage import MARKER, CutStorage
 from ctr_pipeline.errors import RunFolderError
+from tests.distributed.master.fake_members import World, all_batches, prepare_job
 
 SLOW_BATCH_SECONDS = 0.02
 """A job outlasts what is done to it, on any machine."""

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-from fake_members import World, all_batches, prepare_job
 
 from ctr_pipeline.distributed.rpc.endpoint import load_endpoint
+from tests.distributed.master.fake_members import World, all_batches, prepare_job
 
 HEAVY = {"tensorflow", "keras", "numba", "llvmlite", "pyarrow", "pandas", "duckdb", "sklearn"}
 PROGRAM = """

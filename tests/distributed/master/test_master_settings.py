@@ -1,10 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from fake_members import prepare_job
 from hypothesis import given
 from hypothesis import strategies as st
-from job_specs import change_spec
 
 from ctr_pipeline.config.loader import config_from_mapping
 from ctr_pipeline.dataset.order import EpochOrder
@@ -18,6 +16,8 @@ from ctr_pipeline.distributed.master.settings import (
 )
 from ctr_pipeline.errors import TrainingError
 from ctr_pipeline.specs.course import Supervision, UpdateRule, WorkersConfig
+from tests.distributed.job_specs import change_spec
+from tests.distributed.master.fake_members import prepare_job
 
 
 @pytest.fixture(scope="module")

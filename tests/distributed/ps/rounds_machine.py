@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from network import Answered
-from ps_requests import Caller, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.rounds import BatchId
 from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.specs.course import UpdateRule
+from tests.distributed.network import Answered
+from tests.distributed.ps_requests import Caller, key, nothing_trained
 
 NUM_TASKS, TASK_BATCHES = 3, 2
 WORKERS = ("a", "b", "c")

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from ps_requests import Caller, all_keys, owned_keys
 
 from ctr_pipeline.distributed.coordination.codec import decode, encode
 from ctr_pipeline.distributed.coordination.ledger import Ledger
@@ -29,6 +28,7 @@ from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
 from ctr_pipeline.errors import RunFolderError
 from ctr_pipeline.specs.table import TableSpec
+from tests.distributed.ps_requests import Caller, all_keys, owned_keys
 
 NUM_EPOCHS, NUM_TASKS, TASK_BATCHES = 3, 2, 4
 MOST_SERVERS = 3

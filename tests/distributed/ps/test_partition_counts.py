@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ps_requests import Caller, batch, counting, key, nothing_trained
 
 from ctr_pipeline.embeddings.partition import partitions_of
+from tests.distributed.ps_requests import Caller, batch, counting, key, nothing_trained
 
 KEYS = tuple(key(2, number) for number in range(40))
 

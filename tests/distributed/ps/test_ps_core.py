@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ps_requests import Caller, batch, counting, key, nothing_trained, owned_keys
 
 from ctr_pipeline.distributed.coordination.messages import RestoreReply
 from ctr_pipeline.distributed.ps.core import PsCore
@@ -17,6 +16,7 @@ from ctr_pipeline.distributed.rpc.packed import DenseRequest, Status
 from ctr_pipeline.embeddings import row_kernels
 from ctr_pipeline.embeddings.counts import unpack_counts
 from ctr_pipeline.embeddings.rows import RowStorage
+from tests.distributed.ps_requests import Caller, batch, counting, key, nothing_trained, owned_keys
 
 KEYS = (key(0, 1), key(0, 2), key(2, 700))
 

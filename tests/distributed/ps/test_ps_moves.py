@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from network import Wire
-from ps_requests import batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.ledger import Ledger
 from ctr_pipeline.distributed.coordination.messages import (
@@ -28,6 +26,8 @@ from ctr_pipeline.distributed.rpc.failures import CallRefused
 from ctr_pipeline.distributed.rpc.packed import DenseRequest, PullRequest, PushRequest, Status
 from ctr_pipeline.embeddings.cut_storage import CutStorage
 from ctr_pipeline.embeddings.partition import partitions_of
+from tests.distributed.network import Wire
+from tests.distributed.ps_requests import batch, counting, key, nothing_trained
 
 NUM_PARTITIONS = 8
 KEYS = np.array([key(2, number) for number in range(48)])

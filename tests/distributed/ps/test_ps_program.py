@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.messages import (
     Empty,
@@ -32,6 +31,7 @@ from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.distributed.rpc.spec_file import save_spec
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.errors import CtrPipelineError, RunFolderError
+from tests.distributed.waiting import wait_until
 
 LOOPBACK = "127.0.0.1:0"
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ps_requests import Caller, batch, counting, key, owned_keys
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.codec import decode, encode
 from ctr_pipeline.distributed.coordination.messages import (
@@ -25,6 +23,8 @@ from ctr_pipeline.embeddings.row_log import RowLogWriter
 from ctr_pipeline.embeddings.snapshot import RowSnapshot
 from ctr_pipeline.embeddings.store import EmbeddingStore
 from ctr_pipeline.embeddings.update_kernels import HEADER_WORDS
+from tests.distributed.ps_requests import Caller, batch, counting, key, owned_keys
+from tests.distributed.waiting import wait_until
 
 KEYS = np.array([key(0, 1), key(0, 2), key(1, 33), key(2, 700), key(2, 701)])
 

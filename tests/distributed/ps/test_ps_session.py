@@ -1,9 +1,6 @@
 import threading
 
 import pytest
-from network import Clock, ScriptedMaster
-from ps_requests import Caller, Pushing, batch, key, nothing_trained
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -22,6 +19,9 @@ from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.distributed.rpc.server import RpcServer
 from ctr_pipeline.errors import CtrPipelineError
 from ctr_pipeline.specs.course import UpdateRule
+from tests.distributed.network import Clock, ScriptedMaster
+from tests.distributed.ps_requests import Caller, Pushing, batch, key, nothing_trained
+from tests.distributed.waiting import wait_until
 
 GO_ON = HeartbeatReply("go_on", 3, ("here:1",), (), ("w0", "w1"))
 

@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from ps_requests import Caller, batch, counting, owned_keys
-from test_ps_restores import restore_request, restored
 
 from ctr_pipeline.distributed.coordination.messages import (
     MovedRowsRequest,
@@ -20,6 +18,8 @@ from ctr_pipeline.distributed.coordination.messages import (
     SnapshotRequest,
 )
 from ctr_pipeline.distributed.rpc.packed import Status
+from tests.distributed.ps.test_ps_restores import restore_request, restored
+from tests.distributed.ps_requests import Caller, batch, counting, owned_keys
 
 NUM_THREADS, NUM_BATCHES, NUM_CUTS = 3, 30, 6
 OLDEST_STEP = 10

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from network import Answered
-from ps_requests import Caller, Pushing, batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.specs.course import UpdateRule
+from tests.distributed.network import Answered
+from tests.distributed.ps_requests import Caller, Pushing, batch, counting, key, nothing_trained
 
 KEYS = (key(0, 1), key(0, 2), key(2, 700))
 

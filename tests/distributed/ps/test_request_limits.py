@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ps_requests import Caller, batch, counting, key, nothing_trained
 
 from ctr_pipeline.distributed.coordination.messages import (
     BitmapScope,
@@ -16,6 +15,7 @@ from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.failures import Refusal
 from ctr_pipeline.distributed.rpc.packed import Status
 from ctr_pipeline.embeddings.log_chain import CutFile
+from tests.distributed.ps_requests import Caller, batch, counting, key, nothing_trained
 
 KEYS = (key(0, 1), key(0, 2), key(2, 700))
 NUM_ROWS = 32 * 64 * 10

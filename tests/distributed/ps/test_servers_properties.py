@@ -6,12 +6,12 @@ The servers are the real ones, without their network; so are the bugs that these
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from ps_requests import counting
-from rounds_machine import RoundsMachine
-from server_bugs import BUGS_OF_ROUNDS, BUGS_OF_SERVERS
-from servers_machine import ServersMachine, small
 
 from ctr_pipeline.distributed.rpc.failures import Refusal
+from tests.distributed.ps.rounds_machine import RoundsMachine
+from tests.distributed.ps.server_bugs import BUGS_OF_ROUNDS, BUGS_OF_SERVERS
+from tests.distributed.ps.servers_machine import ServersMachine, small
+from tests.distributed.ps_requests import counting
 
 SETTINGS = settings(
     stateful_step_count=12,

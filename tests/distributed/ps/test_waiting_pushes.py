@@ -1,13 +1,13 @@
 """Pushes that wait for their round, over the loopback device."""
 
 import pytest
-from ps_requests import Caller, batch, counting, key
 
 from ctr_pipeline.distributed.coordination.messages import SnapshotReply, SnapshotRequest
 from ctr_pipeline.distributed.ps.service import SERVICE
 from ctr_pipeline.distributed.rpc.client import RpcClient
 from ctr_pipeline.distributed.rpc.packed import PushReply, Status
 from ctr_pipeline.specs.course import UpdateRule
+from tests.distributed.ps_requests import Caller, batch, counting, key
 
 KEYS = (key(0, 1),)
 NUM_WORKERS = 40

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import grpc
 import pytest
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.codec import encode
 from ctr_pipeline.distributed.coordination.messages import Empty
@@ -28,6 +27,7 @@ from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable, 
 from ctr_pipeline.distributed.rpc.later import LaterReply
 from ctr_pipeline.distributed.rpc.server import Method, RpcServer
 from ctr_pipeline.errors import CtrPipelineError
+from tests.distributed.waiting import wait_until
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from job_specs import job_spec
 
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.rpc.spec_file import load_spec, save_spec
@@ -10,6 +9,7 @@ from ctr_pipeline.specs.initializer import InitializerSpec
 from ctr_pipeline.specs.optimizer import OptimizerSpec
 from ctr_pipeline.specs.segment import SegmentSpec
 from ctr_pipeline.specs.table import TableSpec
+from tests.distributed.job_specs import job_spec
 
 SPEC = job_spec(
     seed=2**63 - 1,

@@ -5,8 +5,6 @@ from collections import deque
 from dataclasses import replace
 
 import numpy as np
-from network import Wire, master_methods
-from ps_requests import Caller, nothing_trained
 
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
@@ -20,6 +18,8 @@ from ctr_pipeline.distributed.ps.core import PsCore
 from ctr_pipeline.distributed.ps.service import ps_methods
 from ctr_pipeline.distributed.rpc.failures import PeerUnavailable
 from ctr_pipeline.distributed.rpc.packed import PushReply, Status
+from tests.distributed.network import Wire, master_methods
+from tests.distributed.ps_requests import Caller, nothing_trained
 
 
 class FaultyServer:

@@ -1,7 +1,5 @@
 """Answers of a master, and a session that gets them."""
 
-from job_specs import job_spec
-
 from ctr_pipeline.distributed.coordination.messages import (
     HeartbeatReply,
     LeasedTask,
@@ -13,6 +11,7 @@ from ctr_pipeline.distributed.coordination.messages import (
 )
 from ctr_pipeline.distributed.coordination.spec import EncodedSplit
 from ctr_pipeline.distributed.worker.session import WorkerSession
+from tests.distributed.job_specs import job_spec
 
 TRAIN = EncodedSplit("train", "nowhere", 100)
 

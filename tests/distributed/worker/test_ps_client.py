@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from network import Clock, Wire
 
 from ctr_pipeline.distributed.coordination.messages import RestoreRequest
 from ctr_pipeline.distributed.coordination.rounds import BatchId
@@ -17,6 +16,7 @@ from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.embeddings.rows import RowStorage
 from ctr_pipeline.specs.course import UpdateRule
 from ctr_pipeline.specs.initializer import ZEROS
+from tests.distributed.network import Clock, Wire
 
 NUM_DENSE = 37
 ASYNC = UpdateRule()

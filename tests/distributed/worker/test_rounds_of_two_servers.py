@@ -5,7 +5,6 @@ import time
 
 import numpy as np
 import pytest
-from network import Answered
 
 from ctr_pipeline.distributed.coordination.placement import balanced_placement
 from ctr_pipeline.distributed.coordination.rounds import (
@@ -16,6 +15,7 @@ from ctr_pipeline.distributed.coordination.rounds import (
 from ctr_pipeline.distributed.rpc.packed import PushRequest, Status
 from ctr_pipeline.distributed.worker.ps_client import PsClient
 from ctr_pipeline.specs.course import UpdateRule
+from tests.distributed.network import Answered
 
 IDS = np.arange(24, dtype=np.int32).reshape(8, 3) % 7
 

@@ -5,20 +5,6 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from job_specs import job_spec
-from loop_world import FaultyServer, LeasingMaster, training_tasks
-from ps_requests import nothing_trained
-from training_problem import (
-    BATCH_SIZE,
-    NUM_ROWS,
-    draw_rows,
-    new_model,
-    new_store,
-    rows_of,
-    segments,
-    tables,
-    write_rows,
-)
 
 from ctr_pipeline.config.models import TrainConfig
 from ctr_pipeline.dataset.encoded import EncodedReader
@@ -39,6 +25,20 @@ from ctr_pipeline.training.profile import Stage
 from ctr_pipeline.training.scoring import Scorer
 from ctr_pipeline.training.step import TrainingStep
 from ctr_pipeline.training.trainer import Trainer, TrainerFiles
+from tests.distributed.job_specs import job_spec
+from tests.distributed.ps_requests import nothing_trained
+from tests.distributed.worker.loop_world import FaultyServer, LeasingMaster, training_tasks
+from tests.training.training_problem import (
+    BATCH_SIZE,
+    NUM_ROWS,
+    draw_rows,
+    new_model,
+    new_store,
+    rows_of,
+    segments,
+    tables,
+    write_rows,
+)
 
 EPOCHS = 2
 STEPS_AN_EPOCH = 94

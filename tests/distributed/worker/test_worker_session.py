@@ -2,8 +2,12 @@ import itertools
 import threading
 
 import pytest
-from network import Clock, ScriptedMaster
-from session_world import (
+
+from ctr_pipeline.distributed.coordination.messages import HeldLease, LeaseReply
+from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
+from ctr_pipeline.errors import CtrPipelineError
+from tests.distributed.network import Clock, ScriptedMaster
+from tests.distributed.worker.session_world import (
     beat,
     end,
     leased,
@@ -13,10 +17,6 @@ from session_world import (
     tasks,
     wait,
 )
-
-from ctr_pipeline.distributed.coordination.messages import HeldLease, LeaseReply
-from ctr_pipeline.distributed.rpc.failures import CallRefused, PeerUnavailable
-from ctr_pipeline.errors import CtrPipelineError
 
 
 def world(**answers):

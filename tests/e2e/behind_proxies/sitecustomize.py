@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def put_behind_proxy(direct):
-    from proxy import FaultyProxy
+    from tests.distributed.faults.proxy import FaultyProxy
 
     proxy = FaultyProxy(direct)
     cut, is_cut = Path(os.environ["CUT_REPLICAS"]), False

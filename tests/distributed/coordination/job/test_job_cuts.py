@@ -1,7 +1,5 @@
 """When a cut is taken, counts, fails, and is dropped."""
 
-from job_bench import Bench, fail_restore
-
 from ctr_pipeline.distributed.coordination.events import (
     CutDamaged,
     CutFailed,
@@ -13,6 +11,7 @@ from ctr_pipeline.distributed.coordination.events import (
     Tick,
 )
 from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
+from tests.distributed.coordination.job_bench import Bench, fail_restore
 
 
 def test_no_cut_is_taken_of_nothing_new():

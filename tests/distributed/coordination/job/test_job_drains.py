@@ -1,8 +1,6 @@
 """A parameter server that is asked to end leaves once a checkpoint holds all that was trained."""
 
 import pytest
-from job_bench import Bench, held_by
-from job_world import NUM_SERVERS, World
 
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
@@ -13,6 +11,8 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
+from tests.distributed.coordination.job_bench import Bench, held_by
+from tests.distributed.coordination.job_world import NUM_SERVERS, World
 
 GRACE = 27.0
 

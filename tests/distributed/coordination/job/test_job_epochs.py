@@ -1,7 +1,5 @@
 """Ends of epochs and of the job."""
 
-from job_bench import SCORES, Bench
-
 from ctr_pipeline.distributed.coordination.events import (
     CannotGoOn,
     DecideEpoch,
@@ -18,6 +16,7 @@ from ctr_pipeline.distributed.coordination.events import (
 )
 from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
 from ctr_pipeline.specs.learning_rate import ReduceOnPlateau
+from tests.distributed.coordination.job_bench import SCORES, Bench
 
 
 def test_an_epoch_ends_with_a_cut_a_validation_and_a_decision():

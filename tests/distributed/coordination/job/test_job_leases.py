@@ -1,7 +1,6 @@
 """Who gets which tasks, at once or after waiting for them."""
 
 import pytest
-from job_bench import Bench, Call, held_by
 
 from ctr_pipeline.distributed.coordination.events import (
     CannotGoOn,
@@ -20,6 +19,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     checksum_of,
 )
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
+from tests.distributed.coordination.job_bench import Bench, Call, held_by
 
 
 @pytest.fixture

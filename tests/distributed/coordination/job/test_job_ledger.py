@@ -2,8 +2,6 @@
 
 import json
 
-from job_bench import Bench, held_by
-
 from ctr_pipeline.distributed.coordination.events import (
     DecideEpoch,
     RestoreCut,
@@ -13,6 +11,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     HeldLease,
 )
 from ctr_pipeline.distributed.coordination.task_plans import EpochPlan
+from tests.distributed.coordination.job_bench import Bench, held_by
 
 
 def test_the_ledger_keeps_records_of_tasks_at_work_and_counts_of_the_others():

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
@@ -23,6 +22,7 @@ from ctr_pipeline.distributed.coordination.messages import (
     MemberStats,
     RegisterRequest,
 )
+from tests.distributed.coordination.job_bench import Bench
 
 
 def test_a_job_starts_all_its_members_at_once_and_asks_again_in_vain_only_later():

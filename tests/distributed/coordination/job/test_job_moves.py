@@ -1,7 +1,6 @@
 """Partitions move by decision of the job, and by no other."""
 
 import pytest
-from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import (
     AnnouncePlacement,
@@ -18,6 +17,7 @@ from ctr_pipeline.distributed.coordination.events import (
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.messages import MemberStats, PartitionLoads
 from ctr_pipeline.distributed.coordination.placement import even_placement
+from tests.distributed.coordination.job_bench import Bench
 
 FOUR = even_placement(4, 10, 1, is_divided=True)
 

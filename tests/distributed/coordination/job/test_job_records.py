@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
-from job_world import make_settings
 
 from ctr_pipeline.distributed.coordination.cuts import CutRecord
 from ctr_pipeline.distributed.coordination.job.records import LedgerRecords, read_records
 from ctr_pipeline.distributed.coordination.job.state import JobState
 from ctr_pipeline.distributed.coordination.members import MemberEnd
 from ctr_pipeline.distributed.coordination.recorded import Recorded
+from tests.distributed.coordination.job_world import make_settings
 
 
 @dataclass

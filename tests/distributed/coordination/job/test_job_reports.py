@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from job_bench import SCORES, Bench, fail_task, restored_cuts
 
 from ctr_pipeline.distributed.coordination.events import (
     CutContradicted,
@@ -16,6 +15,7 @@ from ctr_pipeline.distributed.coordination.events import (
 from ctr_pipeline.distributed.coordination.messages import (
     BatchLoss,
 )
+from tests.distributed.coordination.job_bench import SCORES, Bench, fail_task, restored_cuts
 
 
 def test_a_task_beyond_its_budget_fails_the_job_with_its_traceback():

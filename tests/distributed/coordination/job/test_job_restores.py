@@ -1,7 +1,5 @@
 """Rollbacks, and cuts that cannot be restored."""
 
-from job_bench import Bench, fail_restore, restored_cuts
-
 from ctr_pipeline.distributed.coordination.events import (
     Announce,
     Fail,
@@ -10,6 +8,7 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
+from tests.distributed.coordination.job_bench import Bench, fail_restore, restored_cuts
 
 
 def test_a_rollback_takes_the_ledger_back_and_tells_how_long_it_took():

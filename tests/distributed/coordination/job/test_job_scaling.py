@@ -1,7 +1,6 @@
 """How many workers a job asks for, and who leaves when they are fewer."""
 
 import pytest
-from job_bench import Bench
 
 from ctr_pipeline.distributed.coordination.events import (
     ScaleAsked,
@@ -11,6 +10,7 @@ from ctr_pipeline.distributed.coordination.events import (
 from ctr_pipeline.distributed.coordination.messages import (
     HeldLease,
 )
+from tests.distributed.coordination.job_bench import Bench
 
 
 def test_fewer_workers_are_asked_for_and_more_again():

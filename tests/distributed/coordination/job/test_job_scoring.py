@@ -1,7 +1,6 @@
 """A job that scores with a cut and trains nothing."""
 
 import pytest
-from job_bench import Bench, restored_cuts
 
 from ctr_pipeline.distributed.coordination.events import (
     DropCuts,
@@ -13,6 +12,7 @@ from ctr_pipeline.distributed.coordination.events import (
 )
 from ctr_pipeline.distributed.coordination.job import Job
 from ctr_pipeline.distributed.coordination.task_plans import ScoredSplit
+from tests.distributed.coordination.job_bench import Bench, restored_cuts
 
 
 def scoring_bench(trained, cut, **changes):

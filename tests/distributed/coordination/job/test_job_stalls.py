@@ -1,7 +1,5 @@
 """Members that are silent or slow, and jobs in which nothing goes on."""
 
-from job_bench import Bench, restored_cuts
-
 from ctr_pipeline.distributed.coordination.events import (
     Fail,
     StartMember,
@@ -9,6 +7,7 @@ from ctr_pipeline.distributed.coordination.events import (
     TakeCut,
     Tick,
 )
+from tests.distributed.coordination.job_bench import Bench, restored_cuts
 
 
 def keep_alive(bench, seconds, *names):

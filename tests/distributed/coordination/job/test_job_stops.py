@@ -1,8 +1,6 @@
 """A job stops, goes on, or begins without its ledger."""
 
 import pytest
-from job_bench import Bench, fail_task
-from job_world import World
 
 from ctr_pipeline.distributed.coordination.events import (
     CannotGoOn,
@@ -18,6 +16,8 @@ from ctr_pipeline.distributed.coordination.events import (
     Tick,
 )
 from ctr_pipeline.distributed.coordination.job import Job
+from tests.distributed.coordination.job_bench import Bench, fail_task
+from tests.distributed.coordination.job_world import World
 
 
 def test_a_stop_takes_a_cut_and_the_job_goes_on_from_it():

@@ -4,12 +4,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from launched import Scripts, is_alive
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.launching import LauncherContext
 from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
 from ctr_pipeline.distributed.launchers.processes.spawning import spawn
+from tests.distributed.launchers.launched import Scripts, is_alive
+from tests.distributed.waiting import wait_until
 
 FORK_SERVER = """
 import os, sys, time

@@ -8,8 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from launched import SLEEP, Scripts, is_alive
-from waiting import wait_until
 
 from ctr_pipeline.distributed.coordination.launching import (
     CannotLaunchError,
@@ -18,6 +16,8 @@ from ctr_pipeline.distributed.coordination.launching import (
 )
 from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
 from ctr_pipeline.distributed.launchers.processes.spawning import ProcessHandle, spawn
+from tests.distributed.launchers.launched import SLEEP, Scripts, is_alive
+from tests.distributed.waiting import wait_until
 
 
 @pytest.fixture
@@ -181,9 +181,9 @@ LAUNCHER_PROCESS = textwrap.dedent(
     """
     import sys, time
     from pathlib import Path
-    sys.path[:0] = {tests!r}
-    from launched import SLEEP, Scripts
-    from waiting import wait_until
+    sys.path.insert(0, {root!r})
+    from tests.distributed.launchers.launched import SLEEP, Scripts
+    from tests.distributed.waiting import wait_until
     from ctr_pipeline.distributed.launchers.processes.launcher import ProcessLauncher
     from ctr_pipeline.distributed.coordination.launching import LauncherContext
 
@@ -216,7 +216,7 @@ LAUNCHER_PROCESS = textwrap.dedent(
 class TestOrphans:
     def test_none_is_left_when_the_launcher_is_killed(self, tmp_path):
         text = LAUNCHER_PROCESS.format(
-            tests=[str(Path(__file__).parents[n]) for n in (1, 2)], logs=str(tmp_path / "logs")
+            root=str(Path(__file__).parents[4]), logs=str(tmp_path / "logs")
         )
         with subprocess.Popen(
             [sys.executable, "-c", text], stdout=subprocess.PIPE, text=True

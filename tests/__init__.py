@@ -1,0 +1,1 @@
+"""The tests: helpers are imported by where they lie."""
