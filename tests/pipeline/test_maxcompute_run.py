@@ -126,14 +126,36 @@ def test_weighted_rows_are_weighed_there_as_here(service, tmp_path, bad_rows):
     assert service.left_tables() == []
 
 
-@pytest.mark.parametrize("by", ["hash", "random"])
-def test_a_divided_table_is_counted_and_read_alike(service, tmp_path, by):
-    service.add_table("clicks", rows(1500))
-    split = {"by": by, "valid": 0.2, "test": 0.2}
-    if by == "hash":
-        split["column"] = "user_id"
+def writing(number: int) -> str | None:
+    """A text that is another writing of a value, or none of any."""
+    value = number % 40
+    texts = [None, "", " ", "NA", f"{value}", f"{value}.0", f" {value}\t", f"0{value}", f"é{value}"]
+    texts += ["True", "FALSE", "1", "-0.0"]
+    return texts[number % len(texts)]
+
+
+USERS = {
+    "texts": [f"u{n % 50}" for n in range(1500)],
+    "writings": [writing(n) for n in range(1500)],
+    "integers": [n % 50 for n in range(1500)],
+}
+
+
+@pytest.mark.parametrize("users", [None, *USERS])
+def test_a_divided_table_is_counted_and_read_alike(service, tmp_path, users):
+    """By the hash of each kind of text, or at random."""
+    table = rows(1500)
+    split = {"by": "random", "valid": 0.2, "test": 0.2}
+    if users is not None:
+        table = table.set_column(4, "user_id", pa.array(USERS[users]))
+        split |= {"by": "hash", "column": "user_id"}
+    service.add_table("clicks", table)
     data = {"train": "odps://ads/clicks", "label": "click", "split": split}
-    features = [{"columns": ["price", "user_id"], "number": ["log", "standardize"]}]
+    data["missing_values"] = ["NA"]
+    features = [
+        {"columns": "price", "number": ["log", "standardize"]},
+        {"columns": "user_id", "id": "vocabulary"},
+    ]
     found = []
     for engine in ("maxcompute", "duckdb"):
         (tmp_path / engine).mkdir()
@@ -178,11 +200,17 @@ def test_init_of_a_table_gives_a_config_that_checks(service, tmp_path):
     assert main(["check", str(path), "-q"]) == 0
 
 
-def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, capfd):
+@pytest.mark.parametrize("by", ["random", "hash", "time"])
+def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, capfd, by):
     table = rows(300)
-    texts = pa.array([str(value) for value in table.column("price").fill_null(1).to_pylist()])
-    service.add_table("clicks", table.set_column(1, "price", texts))
-    data = {"train": "odps://ads/clicks", "label": "click", "split": {"by": "random"}}
+    split = {"by": by}
+    if by == "random":
+        texts = pa.array([str(value) for value in table.column("price").fill_null(1).to_pylist()])
+        table = table.set_column(1, "price", texts)
+    else:
+        split["column"] = {"hash": "price", "time": "user_id"}[by]
+    service.add_table("clicks", table)
+    data = {"train": "odps://ads/clicks", "label": "click", "split": split}
     (tmp_path / "c.yaml").write_text(
         yaml.safe_dump(
             {

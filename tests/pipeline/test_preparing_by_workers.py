@@ -264,12 +264,15 @@ def clicks(num_rows, start):
     )
 
 
-def test_workers_read_ranges_of_a_table_that_the_service_has_counted(tmp_path, monkeypatch):
+PARTITIONS = "\n  ".join(f"{name}: odps://ads/clicks/ds={name}" for name in ("valid", "test"))
+
+
+@pytest.mark.parametrize("more", [PARTITIONS, "split: {by: hash, column: C3}"])
+def test_workers_read_ranges_of_a_table_that_the_service_has_counted(tmp_path, monkeypatch, more):
     sizes = {"train": (9000, 0), "valid": (1500, 9000), "test": (1500, 10_500)}
     with service_in_environment(monkeypatch) as service:
         splits = {split: clicks(*size) for split, size in sizes.items()}
         service.add_partitions("clicks", "ds", splits)
-        more = "\n  ".join(f"{name}: odps://ads/clicks/ds={name}" for name in ("valid", "test"))
         context = context_of(tmp_path / "alone", "odps://ads/clicks/ds=train", more=more)
         alone = prepare(context, by_workers=False)
         # The stand-in says of each table that it has 4096 bytes.

@@ -63,7 +63,7 @@ class MaxComputeFormat(SourceFormat):
         seed: int | None,
         are_new: bool,
     ) -> Source:
-        """As `SourceFormat.inspect`; the rows of data.train are divided here, by their hash."""
+        """As `SourceFormat.inspect`; rows that are divided at random are divided here."""
         # PyODPS and sqlglot are imported only where a table is named.
         from ctr_pipeline.dataset.formats.maxcompute.inspection import find_tables, head_of
         from ctr_pipeline.dataset.statement import Query

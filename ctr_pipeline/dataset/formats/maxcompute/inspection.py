@@ -1,4 +1,9 @@
-"""What the tables of a config hold, and which of their rows each split has."""
+"""What the tables of a config hold, and which of their rows each split has.
+
+Rows that are divided by a hash or by time are divided where they are read, as those of files are.
+At random, that goes by the number of a row, which those of a table do not have: a query selects
+them, by the hash of all that they hold.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +24,6 @@ from ctr_pipeline.dataset.formats.maxcompute.table import (
 from ctr_pipeline.dataset.schema_checks import check_same_names
 from ctr_pipeline.dataset.splits import Shares, plan_hash_ranges, shares_of
 from ctr_pipeline.dataset.statement import Query
-from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import DataError
 
 
@@ -57,13 +61,12 @@ def find_tables(
             )
     _check_same_columns(facts)
     rows = {split: tuple(found_rows[one] for one in group) for split, group in named.items()}
-    if seed is not None:
+    if seed is not None and data.split.by == "random" and shares.splits != ("train",):
         schema = next(iter(facts.values())).schema
-        ranges = _divide(data, shares, schema, seed)
         trained = rows["train"]
         rows |= {
             split: tuple(replace(one, chosen=chosen) for one in trained)
-            for split, chosen in ranges.items()
+            for split, chosen in _divide_at_random(schema, shares, seed).items()
         }
     opened = {
         one: MaxComputeTable(one, facts[one.address], client)
@@ -106,39 +109,22 @@ def _check_same_columns(facts: Mapping[TableAddress, TableFacts]) -> None:
 
 def _refuse_order(data: DataConfig, shares: Shares) -> None:
     """Raises DataError if rows are to be divided by what a table does not have."""
-    by, wanted = data.split.by, shares.splits[1:]
-    if wanted and by in {"order", "time"}:
+    wanted = shares.splits[1:]
+    if wanted and data.split.by == "order":
         keys = " and ".join(f"data.{name}" for name in wanted)
         raise DataError(
-            "rows of a table have no order, so they cannot be divided by it"
-            if by == "order"
-            else "rows of a MaxCompute table are not divided by a column of times",
+            "rows of a table have no order, so they cannot be divided by it",
             place="data.split.by",
-            remedy=f"Set it to random or hash, or name tables or partitions in {keys}",
+            remedy=f"Set it to time, hash or random, or name tables or partitions in {keys}",
         )
 
 
-def _divide(
-    data: DataConfig, shares: Shares, schema: pa.Schema, seed: int
-) -> dict[str, HashRange | None]:
+def _divide_at_random(schema: pa.Schema, shares: Shares, seed: int) -> dict[str, HashRange]:
     """Which rows of data.train each split has that has no table of its own."""
-    split = data.split
-    if shares.splits == ("train",):
-        return {"train": None}
-    if split.by == "hash":
-        columns = [column for column in (split.column,) if column is not None]
-        salt = None
-    else:
-        columns = [name for name in schema.names if has_text(schema.field(name).type)]
-        salt = str(seed)
-    for name in columns:
-        if name in schema.names and not has_text(schema.field(name).type):
-            raise DataError(
-                f"the type {schema.field(name).type} cannot be hashed",
-                place=f"data.split.column '{name}'",
-                remedy="Name a column of strings or integers",
-            )
-    missing = missing_texts(data.missing_values)
-    kinds = tuple((name, schema.field(name).type) for name in columns if name in schema.names)
+    columns = tuple(
+        (name, schema.field(name).type)
+        for name in schema.names
+        if has_text(schema.field(name).type)
+    )
     ranges = plan_hash_ranges(shares)
-    return {one: HashRange(kinds, salt, hashes, missing) for one, hashes in ranges.items()}
+    return {split: HashRange(columns, str(seed), hashes) for split, hashes in ranges.items()}

@@ -1,7 +1,8 @@
 """Which rows of a table a split has; pure.
 
-A table has no order, so rows are divided by what they hold: by the MD5 of one column's text, or of
-the text of all columns and the seed. The service divides, for reading and for the statistics alike.
+A table has no order, so the service divides rows by what they hold: for the statistics by the hash
+of one column's text, as they are divided where they are read; for the statistics and for reading by
+the hash of the texts of all columns and the seed, at random.
 """
 
 from collections.abc import Sequence
@@ -98,8 +99,9 @@ def _digest(chosen: HashRange) -> exp.Expr:
     if chosen.salt is None:
         ((name, kind),) = chosen.columns
         text = typed_value(name, kind, ColumnType.TEXT, chosen.missing_values)
-        # Numbers that are no whole ones have other texts here than there.
-        return digest_of(_text(name) if text is None else text)
+        if text is None:
+            raise TypeError(f"{name}, a column of {kind}, should have been refused before")
+        return digest_of(text)
     parts = [exp.Literal.string(_SEPARATOR), exp.Literal.string(chosen.salt)]
     texts = [
         exp.Coalesce(this=_text(name), expressions=[exp.Literal.string("")])

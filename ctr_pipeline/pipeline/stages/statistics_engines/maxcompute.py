@@ -1,18 +1,22 @@
 """Statistics of rows that are in tables of MaxCompute, by the service that holds them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ctr_pipeline.analysis.engine_protocol import AcceptLabels
 from ctr_pipeline.config.models import Config
 from ctr_pipeline.dataset.formats.maxcompute.reading import MaxComputeTable
+from ctr_pipeline.dataset.formats.maxcompute.table import HashRange
 from ctr_pipeline.dataset.key_values import as_kept
 from ctr_pipeline.dataset.source import Source
-from ctr_pipeline.dataset.splits import SPLITS
+from ctr_pipeline.dataset.splits import SPLITS, plan_hash_ranges, shares_of
+from ctr_pipeline.dataset.value_sql import typed_value
 from ctr_pipeline.dataset.value_texts import missing_texts
 from ctr_pipeline.errors import StatisticsError
 from ctr_pipeline.pipeline.stages.statistics_engines.protocol import RowsToCount, ScanPlan
+from ctr_pipeline.specs.columns import ColumnType
 
 if TYPE_CHECKING:
     from ctr_pipeline.analysis.maxcompute_engine import MaxComputeEngine
@@ -62,12 +66,11 @@ class MaxComputeStatistics:
                 remedy="Leave analysis out, or have the keys as columns of the table",
             )
         splits = {split: _tables(rows.source, split) for split in SPLITS}
-        splits = {split: tables for split, tables in splits.items() if tables}
-        missing = missing_texts(data.missing_values)
+        splits = _divided(rows, {split: tables for split, tables in splits.items() if tables})
         counted = CountedRows(
             data.label,
             rows.columns,
-            plan_sources(list(splits.values()), missing),
+            plan_sources(list(splits.values()), missing_texts(data.missing_values)),
             weight=data.weight,
         )
         counted.refuse_lists(rows.lists)
@@ -108,6 +111,41 @@ class _PreparedTables:
 
         del folder
         return MaxComputeEngine(self.client, self.counted, self.others, accept)
+
+
+def _divided(
+    rows: RowsToCount, tables: Mapping[str, list[MaxComputeTable]]
+) -> dict[str, list[MaxComputeTable]]:
+    """The tables of each split; those of data.train are divided as where their rows are read."""
+    data = rows.config.data
+    shares = shares_of(data.split, tables)
+    if shares.splits == ("train",):
+        return dict(tables)
+    column, schema = data.split.column, tables["train"][0].schema
+    if data.split.by == "time" or column is None:
+        raise StatisticsError(
+            "divides rows by times, which are compared where rows are read",
+            place="data.split.by",
+            remedy="Leave analysis out, divide rows by: hash, or name tables or partitions in "
+            "data.valid and data.test",
+        )
+    kind, read_as = schema.field(column).type, rows.columns.get(column, ColumnType.TEXT)
+    missing = missing_texts(data.missing_values)
+    if read_as is not ColumnType.TEXT or typed_value(column, kind, read_as, missing) is None:
+        what = "read as a number" if read_as is ColumnType.NUMBER else f"of the type {kind}"
+        raise StatisticsError(
+            f"is {what}, which MaxCompute writes otherwise than it is hashed where rows are read",
+            place=f"data.split.column '{column}'",
+            remedy="Leave analysis out, or divide rows by a column of texts or whole numbers that "
+            "is no number feature",
+        )
+    found = dict(tables)
+    for split, hashes in plan_hash_ranges(shares).items():
+        chosen = HashRange(((column, kind),), None, hashes, missing)
+        found[split] = [
+            replace(one, path=replace(one.path, chosen=chosen)) for one in tables["train"]
+        ]
+    return {split: found[split] for split in SPLITS if split in found}
 
 
 def _tables(source: Source, split: str) -> list[MaxComputeTable]:
