@@ -187,28 +187,6 @@ def _begins_with_kernel(chain: Chain) -> bool:
     return bool(chain) and isinstance(chain[0], TextTransform) and not chain[0].has_sql
 
 
-def plan_profile(plan: StatisticsPlan) -> StatisticsPlan:
-    """The same columns with nothing but what the report shows and other rows are compared by."""
-    return plan.model_copy(
-        update={
-            "weight": None,
-            "text_numbers": (),
-            "columns": tuple(
-                ColumnPlan(
-                    column=column.column,
-                    column_type=column.column_type,
-                    profile=True,
-                    moments=((),) if column.value_type is ColumnType.NUMBER else (),
-                    sequence=column.sequence,
-                    vector=column.vector,
-                    is_sensitive=column.is_sensitive,
-                )
-                for column in plan.columns
-            ),
-        }
-    )
-
-
 def _shared_vocabularies(features: Sequence[FeatureSpec]) -> dict[str, str]:
     """The embedding table of each column whose vocabulary is that of other columns as well."""
     tables: dict[str, str] = {}

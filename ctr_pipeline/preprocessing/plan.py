@@ -109,11 +109,6 @@ class FieldPlan(_Frozen):
         """The id of a missing value."""
         return self.step.missing_id
 
-    @property
-    def vocabulary_file(self) -> str | None:
-        """Path of the vocabulary below the run folder, if the field has one."""
-        return next(iter(self.step.files), None)
-
 
 class TablePlan(_Frozen):
     """One embedding table.

@@ -179,7 +179,7 @@ def test_saved_model_round_trip(specs, plan, encoder, module, serve, tmp_path):
 
 
 def test_vocabularies_are_variables(plan, module):
-    num_vocabularies = sum(field.vocabulary_file is not None for field in plan.fields)
+    num_vocabularies = sum(len(field.step.files) for field in plan.fields)
     shapes = [(v.dtype, v.shape[0], v.trainable) for v in module.variables]
     assert shapes[: 2 * num_vocabularies] == [(tf.int64, len(VOCABULARY), False)] * (
         2 * num_vocabularies

@@ -94,8 +94,8 @@ def test_sizes_and_missing_ids(tmp_path):
     sizes = {field.name: field.num_ids for field in plan.fields}
     assert sizes == {"b": 4, "q": 5, "l": 10, "r": 7, "ln2": 1913, "h": 11, "v": 11}
     assert all(field.missing_id == field.num_ids - 1 for field in plan.fields)
-    assert plan.fields[-1].vocabulary_file == "vocabularies/v.parquet"
-    assert plan.fields[0].vocabulary_file is None
+    assert plan.fields[-1].step.files == ("vocabularies/v.parquet",)
+    assert plan.fields[0].step.files == ()
     assert plan.fields[1].transforms == ("log", "bucketize")
 
 
