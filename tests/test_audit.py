@@ -43,7 +43,7 @@ def test_a_known_weakness_fails(monkeypatch, tmp_path, answering, capsys):
     assert "r: weak 2: CVE-1 (mended in 3)\n" in capsys.readouterr().out
 
 
-def test_none_passes(monkeypatch, tmp_path, answering, capsys):
+def test_audit_passes_without_known_weaknesses(monkeypatch, tmp_path, answering, capsys):
     assert audit(monkeypatch, tmp_path, answering(json.dumps(CLEAN), 0)) == 0
     assert "r: 0 known weaknesses of 1 packages\n" in capsys.readouterr().out
 
@@ -62,7 +62,7 @@ def test_packages_that_were_skipped_are_not_called_safe(monkeypatch, tmp_path, a
     assert "r: 0 known weaknesses of 0 packages\n" in said
 
 
-def test_without_the_program_nothing_is_looked_up(tmp_path):
+def test_audit_looks_nothing_up_without_the_program(tmp_path):
     assert look_up(tmp_path / "absent", tmp_path / "r") is None
 
 
@@ -98,7 +98,7 @@ def test_every_requirement_has_one_version_and_sums_of_its_files(path):
     assert "--index" not in path.read_text()
 
 
-def test_what_the_project_asks_for_is_pinned():
+def test_dependencies_of_the_project_are_pinned():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -276,7 +276,7 @@ def test_every_benchmark_is_in_the_benchmarks_readme():
             assert script.name in documented, script.name
 
 
-def test_nothing_of_this_machine_is_named():
+def test_tracked_files_name_nothing_of_this_machine():
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.split()

@@ -15,7 +15,7 @@ from ctr_pipeline.errors import ConfigError, ConfigProblem, DataError, printable
         ("back\\slash", "back\\slash"),
     ],
 )
-def test_what_a_terminal_would_obey_is_spelled_out(text, expected):
+def test_control_characters_are_spelled_out(text, expected):
     assert printable(text) == expected
 
 

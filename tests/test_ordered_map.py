@@ -47,7 +47,7 @@ def test_an_error_comes_after_the_results_before_it(pool):
         next(results)
 
 
-def test_who_stops_early_cancels_what_has_not_begun():
+def test_ordered_map_cancels_what_has_not_begun_when_closed_early():
     release, begun = threading.Event(), []
 
     def work(item):

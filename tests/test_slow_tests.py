@@ -19,20 +19,20 @@ def test_absent():
     pytest.skip("nothing here")
 
 @pytest.mark.faults
-def test_of_faults_that_passes_the_second_time():
+def test_fault_passes_the_second_time():
     if not marker.exists():
         marker.touch()
         raise AssertionError
 """
 BAD = """
 @pytest.mark.faults
-def test_of_faults_that_fails_each_time():
+def test_fault_fails_each_time():
     raise AssertionError
 """
 UNMARKED = """
 other = pathlib.Path(__file__).with_name("ran-once-too")
 
-def test_that_would_pass_the_second_time():
+def test_unmarked_test_would_pass_the_second_time():
     if not other.exists():
         other.touch()
         raise AssertionError
@@ -60,12 +60,12 @@ def test_a_test_of_faults_is_repeated_once_alone(run):
     lines = said.splitlines()
     assert lines[0].split() == ["1"]
     assert [line.split()[-1] for line in lines[1:4]] == ["1", "0", "1"]
-    assert lines[4].endswith("test_it.py::test_of_faults_that_passes_the_second_time")
+    assert lines[4].endswith("test_it.py::test_fault_passes_the_second_time")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [BAD, UNMARKED], ids=["fails again", "is no test of faults"])
-def test_what_else_fails_has_failed(run, more):
+def test_failures_count_unless_a_fault_test_passes_when_repeated(run, more):
     code, said = run(TESTS, more)
     assert code == 1
     assert said.splitlines()[2].split() == ["failed", "1"]

@@ -384,7 +384,7 @@ def test_unreadable_rows(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_too_little_memory(tmp_path):
+def test_statistics_error_names_memory_limit_gb_with_too_little_memory(tmp_path):
     rows = tmp_path / "rows.arrow"
     values = np.random.default_rng(0).random(400_000)
     table = pa.table({"label": pa.array(np.zeros(len(values), np.int8())), "x": values})
@@ -401,7 +401,7 @@ def test_folder_that_is_a_file(tmp_path):
         run(plan_statistics([number("x")], "label"), [rows], tmp_path / "file")
 
 
-def test_of_a_long_value_a_thousand_characters_are_kept(collect, tmp_path):
+def test_top_values_keep_a_thousand_characters_of_a_long_value(collect, tmp_path):
     long = "x" * 100_000
     found = collect({"c": [long, long, long + "y", "z"]}, [0, 1, 0, 1], folder=tmp_path)
     column = found.columns["c"]

@@ -47,7 +47,7 @@ def given(steps, values):
         ([5.0, 9.0, 2.0, 80.0, 6.0], [Clip(maximum=1.0), Standardize()], 0.0),
     ],
 )
-def test_what_no_training_row_tells_apart_stays_as_it_was(
+def test_input_that_no_training_row_tells_apart_stays_as_it_was(
     collect, tmp_path, values, chain, constant
 ):
     steps, ends = fitted(collect, tmp_path, values, chain)
@@ -66,7 +66,7 @@ def test_what_no_training_row_tells_apart_stays_as_it_was(
         ([np.inf, 7.0, 7.0, 7.0, 7.0], [Clip(maximum=9.0)], None),
     ],
 )
-def test_what_rows_tell_apart_is_left_alone(collect, tmp_path, values, chain, ends):
+def test_input_that_rows_tell_apart_is_left_alone(collect, tmp_path, values, chain, ends):
     steps, found = fitted(collect, tmp_path, values, chain)
     assert len(steps) == len(chain)
     assert found == ends

@@ -412,7 +412,7 @@ def test_reasons_hold_no_values():
     assert not any(text in decision.reason for text in ("71", "72", "74", "73737"))
 
 
-def test_refuses_statistics_that_do_not_fit():
+def test_decision_refuses_statistics_that_do_not_fit():
     statistics = known(ColumnType.TEXT, num_missing=0, num_distinct=5)
     with pytest.raises(ValueError, match="no statistics for column 'other'"):
         decide_features({"other": ColumnType.TEXT}, statistics, label="label")

@@ -36,7 +36,7 @@ def test_batches_are_bounded_and_in_order(engine):
     assert numbers == list(range(200_000))[::-1]
 
 
-def test_what_the_database_refuses_is_an_error_of_one_line(engine):
+def test_query_that_the_database_refuses_is_an_error_of_one_line(engine):
     with pytest.raises(StatisticsError) as caught:
         engine.rows(Query(parse_one("SELECT absent FROM nowhere")))
     assert "\n" not in str(caught.value)

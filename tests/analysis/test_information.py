@@ -63,7 +63,7 @@ def row_by_row(sizes, smoothing):
         max_size=8,
     )
 )
-def test_it_is_the_definition_row_by_row(sizes):
+def test_label_information_is_the_definition_row_by_row(sizes):
     found = label_information(groups_of(*sizes))
     clicks, rows = sum(k for _, k in sizes), sum(n for n, _ in sizes)
     if clicks in {0, rows}:
@@ -175,5 +175,5 @@ def test_infinite_values_are_in_the_outer_intervals(collect):
     assert found.mutual_information > 0.4
 
 
-def test_it_is_left_out_where_there_is_one_label(collect):
+def test_label_information_is_left_out_where_there_is_one_label(collect):
     assert collect({"x": [1.0, 2.0], "c": ["a", "b"]}).columns["x"].label_information is None

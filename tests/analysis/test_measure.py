@@ -245,7 +245,7 @@ def test_bins_of_a_skewed_column_are_narrow_where_the_rows_are(collect):
     assert bins[0].right - bins[0].left < bins[-1].right - bins[-1].left
 
 
-def test_without_profile_only_what_was_asked(collect):
+def test_statistics_hold_only_what_was_asked_without_profile(collect):
     column = collect({"x": [1.0, None, 2.0]}, profile=False).columns["x"]
     assert (column.num_missing, column.num_distinct) == (1, 2)
     assert (column.moments, column.quantiles, column.top_values, column.histogram) == (

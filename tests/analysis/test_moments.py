@@ -106,7 +106,7 @@ COLUMNS_OF_ALL_SIZES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True], ids=["alike", "weighed"])
 @pytest.mark.parametrize("make", COLUMNS_OF_ALL_SIZES.values(), ids=COLUMNS_OF_ALL_SIZES)
-def test_are_near_sums_without_rounding(collect, make, weighted):
+def test_moments_are_near_sums_without_rounding(collect, make, weighted):
     chance = np.random.default_rng(7)
     values = make(chance).tolist()
     # Over twelve orders of magnitude.
@@ -194,7 +194,7 @@ def reference_chain(x: np.ndarray, chain) -> np.ndarray:
         max_size=40,
     )
 )
-def test_after_a_chain_equal_numpy(collect, chain, values):
+def test_moments_equal_numpy_after_a_chain(collect, chain, values):
     spec = FeatureSpec(
         column="x", column_type=ColumnType.NUMBER, number=(*chain, Standardize(clip=None))
     )

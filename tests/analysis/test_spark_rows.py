@@ -324,7 +324,7 @@ def test_text_files_of_their_own_splits(tmp_path):
     )
 
 
-def test_of_pairs_the_keys_that_are_counted_are_cut(tmp_path):
+def test_keys_of_pairs_are_cut_where_they_are_counted(tmp_path):
     for name in SPLITS:
         pairs = ("0,price:1;age:2\n" + "1,price:2\n") * 20
         (tmp_path / f"{name}.csv").write_text(f"click,profile\n{pairs}")

@@ -35,7 +35,7 @@ def test_an_empty_cell_counts_as_half_a_row_or_one_in_ten_thousand():
     assert index == pytest.approx(large, rel=1e-12)
 
 
-def test_nothing_cannot_be_compared():
+def test_index_of_nothing_is_refused():
     with pytest.raises(ValueError, match="no rows"):
         population_stability_index([0, 0], [1, 2])
     with pytest.raises(ValueError, match=r"shorter|longer"):

@@ -27,7 +27,7 @@ def test_number_columns_without_finite_values_have_none(collect):
     assert collect({"x": [None, float("inf")]}).columns["x"].summary == {}
 
 
-def test_only_profiles_have_them(collect):
+def test_summary_is_empty_without_profile(collect):
     found = collect({"x": [1.0, 2.0, 4.0], "c": ["a", "b", "b"]}, profile=False).columns
     assert found["x"].summary == found["c"].summary == {}
 

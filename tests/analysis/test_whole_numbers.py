@@ -160,5 +160,5 @@ def test_missing_values_and_labels_are_left_out():
     ],
     ids=["fraction", "infinite", "two values", "missing", "none"],
 )
-def test_nothing_to_decide(values, labels):
+def test_whole_numbers_are_not_judged_with_nothing_to_decide(values, labels):
     assert judge_whole_numbers(np.array(values, float), np.array(labels, float)) is None

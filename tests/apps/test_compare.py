@@ -74,7 +74,7 @@ class TestSameRows:
             ),
         ],
     )
-    def test_what_differs_is_said(self, first, other, reason):
+    def test_difference_between_rows_is_explained(self, first, other, reason):
         assert explain_difference(first, other) == reason
 
     def test_keys_are_compared_by_value_whatever_their_type(self):
@@ -91,7 +91,7 @@ class TestSameRows:
 
 
 class TestSettings:
-    def test_only_what_differs_is_told_by_its_path(self):
+    def test_settings_are_told_by_their_path_only_where_they_differ(self):
         first = {"name": "a", "output": "a", "train": {"epochs": 1, "shuffle": True}, "x": [1, 2]}
         other = {"name": "b", "output": "b", "train": {"epochs": 2, "shuffle": True}, "x": [1]}
         found = {one.key: one.values for one in differing_settings([first, other])}
@@ -318,7 +318,7 @@ def call(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def test_as_json(good, noisy, capsys):
+def test_comparison_is_printed_as_json(good, noisy, capsys):
     code, out, _ = call(capsys, noisy, good, "--json", "--repeats", "100")
     assert code == 0
     found = json.loads(out)
@@ -335,7 +335,7 @@ def test_as_json(good, noisy, capsys):
     assert "roc" not in out
 
 
-def test_as_tables(tmp_path, good, noisy, capsys):
+def test_comparison_is_printed_as_tables(tmp_path, good, noisy, capsys):
     other = write_run(tmp_path / "[red]other", *scored_rows(0.1, rows_seed=5))
     code, out, _ = call(capsys, noisy, good, other, "--repeats", "100")
     assert code == 0
@@ -349,7 +349,9 @@ def test_as_tables(tmp_path, good, noisy, capsys):
     assert "[red]other scored other test rows than 'noisy'" in out
 
 
-def test_as_a_page_and_by_config(good, noisy, tmp_path, capsys):
+def test_comparison_is_written_as_a_page_and_finds_a_run_by_its_config(
+    good, noisy, tmp_path, capsys
+):
     config = tmp_path / "c.yaml"
     config.write_text((good / "config.resolved.yaml").read_text())
     code, out, _ = call(capsys, noisy, config, "--html", tmp_path / "p.html", "--repeats", "100")

@@ -136,7 +136,7 @@ def test_a_build_that_fails_says_which_program_to_read(programs, capfd):
     assert "'podman' could not build the image: it ended with 3" in capfd.readouterr().err
 
 
-def test_where_no_program_builds_the_error_says_how_to_build_elsewhere(programs, tmp_path, capfd):
+def test_build_error_says_how_to_build_elsewhere_where_no_program_builds(programs, tmp_path, capfd):
     programs("docker", "exit 1")
     assert main(["image", "--tag", "clicks:1"]) == 1
     error = " ".join(capfd.readouterr().err.split())

@@ -72,7 +72,7 @@ def test_any_column_name_survives(init, name):
     assert config.features[0].columns == name
 
 
-def test_what_is_said_of_the_file_stands_in_the_config(init):
+def test_config_holds_what_is_said_of_the_file(init):
     said = ["data.delimiter=,", "data.quote=null", "data.missing_values=[NA]", "data.bad_rows=skip"]
     result = init(rows().replace('"', "").replace("Köln", '"Köln'), settings=said)
     data = load_config(result.output).config.data

@@ -124,7 +124,7 @@ def error_of(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_run_is_refused_by_init(error_of, tmp_path, kind):
+def test_init_refuses_rows_that_cannot_run(error_of, tmp_path, kind):
     make, message = REFUSED[kind]
     said = error_of("init", make())
     assert said is not None
@@ -134,7 +134,7 @@ def test_what_cannot_run_is_refused_by_init(error_of, tmp_path, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ACCEPTED)
-def test_what_init_writes_is_checked_and_read_as_it_is(error_of, kind):
+def test_config_that_init_writes_is_checked_and_read_as_it_is(error_of, kind):
     assert error_of("init", ACCEPTED[kind]()) is None
     assert error_of("check", "config.yaml") is None
     assert error_of("analyze", "config.yaml") is None
@@ -142,7 +142,7 @@ def test_what_init_writes_is_checked_and_read_as_it_is(error_of, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ACCEPTED)
-def test_what_init_writes_runs_as_it_is(error_of, kind):
+def test_config_that_init_writes_runs_as_it_is(error_of, kind):
     assert error_of("init", ACCEPTED[kind]()) is None
     assert error_of("run", "config.yaml", "--set", "train.epochs=1") is None
 
@@ -163,7 +163,7 @@ def test_rows_that_are_sorted_by_the_label_are_divided_at_random(error_of, kind)
     assert load_config(Path("config.yaml")).config.data.split.by == "random"
 
 
-def test_what_is_left_out_stands_on_the_terminal_in_a_few_lines(error_of, capsys):
+def test_columns_left_out_stand_on_the_terminal_in_a_few_lines(error_of, capsys):
     write(**{f"same{place}": ["x"] * NUM_ROWS for place in range(7)})
     reason = "it has the same value in all"
     assert main(["init", "rows.csv"]) == 0

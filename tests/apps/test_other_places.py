@@ -50,7 +50,7 @@ def scores(run, data, output):
     return pd.read_parquet(output)["probability"]
 
 
-def test_its_config_makes_the_same_model_elsewhere(project, elsewhere):
+def test_config_of_a_run_makes_the_same_model_elsewhere(project, elsewhere):
     first = project / "runs" / "first"
     again = load_config(first / "config.resolved.yaml", ["output=again"])
     assert again.config.features != "auto"
@@ -60,7 +60,7 @@ def test_its_config_makes_the_same_model_elsewhere(project, elsewhere):
     assert scores(elsewhere / "again", rows, elsewhere / "again.parquet").equals(expected)
 
 
-def test_its_decisions_are_those_for_other_rows(project, elsewhere):
+def test_feature_decisions_of_a_run_hold_for_other_rows(project, elsewhere):
     overrides = ["output=other", f"data.train={project / 'other.tsv'}"]
     train(load_config(project / "runs" / "first", overrides), progress=SILENT)
 
@@ -71,7 +71,7 @@ def test_its_decisions_are_those_for_other_rows(project, elsewhere):
     assert chains(elsewhere / "other") == chains(project / "runs" / "first")
 
 
-def test_its_rows_are_found_from_elsewhere(project, elsewhere):
+def test_rows_of_a_run_are_found_from_elsewhere(project, elsewhere):
     metrics = evaluate(load_config(project / "runs" / "first"), progress=SILENT)
     assert metrics["num_rows"] == 90
 

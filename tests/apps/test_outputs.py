@@ -17,7 +17,7 @@ def test_a_new_file_may_be_written(tmp_path):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("through", ["its name", "a glob", "a symbolic link"])
-def test_what_is_read_is_never_overwritten(tmp_path, overwrite, through):
+def test_input_file_is_never_overwritten(tmp_path, overwrite, through):
     rows = tmp_path / "rows.csv"
     rows.write_text("label,x\n1,2\n")
     output = rows
@@ -31,7 +31,7 @@ def test_what_is_read_is_never_overwritten(tmp_path, overwrite, through):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_a_run_made_is_never_overwritten(tmp_path, overwrite):
+def test_file_that_a_run_made_is_never_overwritten(tmp_path, overwrite):
     for name in (".lock", "config.resolved.yaml", "predictions.parquet"):
         (tmp_path / name).touch()
     with pytest.raises(RunFolderError, match=f"belongs to the run {tmp_path}"):
@@ -65,7 +65,7 @@ def test_an_address_is_no_output_and_makes_no_folder(tmp_path, monkeypatch, addr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_model_was_trained_with_is_never_overwritten_and_may_be_gone(tmp_path):
+def test_training_rows_of_a_model_are_never_overwritten_and_may_be_gone(tmp_path):
     rows, output = tmp_path / "rows.csv", tmp_path / "p.csv"
     rows.touch()
     output.touch()

@@ -206,7 +206,7 @@ def test_a_cut_that_training_deletes_meanwhile_is_no_damage(world, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["job", "checkpoints", "cut"])
-def test_without_a_cut_the_remedy_is_to_wait(world, missing):
+def test_remedy_is_to_wait_without_a_cut(world, missing):
     if missing == "job":
         shutil.rmtree(world.run.job)
     if missing == "cut":
@@ -287,7 +287,7 @@ def test_other_rows_are_refused(world, scorer, changed):
     assert scorer == []
 
 
-def test_nothing_is_kept_of_rows_that_change_meanwhile(world, monkeypatch, scorer):
+def test_evaluation_keeps_nothing_of_rows_that_change_meanwhile(world, monkeypatch, scorer):
     take_cut(world.run, 1)
     score = scoring_job.scored_in_processes
 

@@ -297,7 +297,7 @@ def test_a_second_search_is_refused_while_one_holds_the_folder(world):
     assert not (world.folder / "trials").exists()
 
 
-def test_only_advice_about_tracing_is_kept_back(caplog):
+def test_log_filter_keeps_back_only_advice_about_tracing(caplog):
     logger = logging.getLogger("tensorflow")
     with quiet_tracing():
         logger.warning("5 out of the last 5 calls triggered tf.function retracing")

@@ -147,7 +147,7 @@ def test_a_namespace_is_checked_and_left_as_it_is(doctor):
     assert api.created == []
 
 
-def test_with_a_config_its_claim_image_and_pods_are_checked(doctor):
+def test_doctor_checks_the_claim_image_and_pods_of_a_config(doctor):
     api = Cluster()
     code, out = doctor(api, "CONFIG", "--json")
     assert code == 0
@@ -157,7 +157,7 @@ def test_with_a_config_its_claim_image_and_pods_are_checked(doctor):
     assert len(api.created) == 3
 
 
-def test_what_a_run_needs_and_lacks_ends_with_1(doctor):
+def test_doctor_ends_with_1_when_a_run_lacks_what_it_needs(doctor):
     code, out = doctor(Cluster(), "CONFIG", "--set", "kubernetes.claim=absent")
     assert code == 1
     assert "there is no claim 'absent'" in out
@@ -182,7 +182,7 @@ def test_a_queue_that_would_not_work_ends_with_1(doctor, api, queue, found):
     assert found in " ".join(out.split())
 
 
-def test_what_the_user_may_not_see_is_named(doctor):
+def test_doctor_names_what_the_user_may_not_see(doctor):
     code, out = doctor(Cluster({"list ResourceQuota", "get pods/log"}), "k8s:ads")
     assert code == 0
     assert "you may not list resourcequotas" in out

@@ -37,7 +37,7 @@ def wait_for_job(monkeypatch, config, capsys):
     return run
 
 
-def test_who_waits_for_a_job_has_its_report(wait_for_job):
+def test_report_is_fetched_after_the_wait_for_a_job(wait_for_job):
     fetched, code, told = wait_for_job()
     assert (fetched, code) == ([("runs/clicks", ("report", "metrics"))], 0)
     assert "report: runs/clicks/report.html" in told
@@ -67,12 +67,12 @@ def status(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("answer", [None, ("", "there is no run", 1)])
-def test_without_a_driver_that_tells_something_it_is_what_kubernetes_knows(status, answer):
+def test_status_is_what_kubernetes_knows_where_no_driver_tells_something(status, answer):
     assert status(answer) == f"k8s:ads/clicks  running  driver 1  {NO_IMAGE}\n"
     assert json.loads(status(answer, "--json"))["reason"] == NO_IMAGE
 
 
-def test_what_kubernetes_knows_comes_before_what_the_driver_tells(status):
+def test_status_shows_what_kubernetes_knows_before_what_the_driver_tells(status):
     """No master tells of members while rows are prepared."""
     told = status(("Reading rows\n", "", 0))
     assert told.splitlines() == [f"k8s:ads/clicks  running  driver 1  {NO_IMAGE}", "Reading rows"]

@@ -105,7 +105,9 @@ class TestStatus:
         _, out, _ = call(capsys, "status", run, "--json")
         assert json.loads(out)["best_epoch"] is None
 
-    def test_what_only_a_master_knows_is_not_made_up_without_one(self, capsys, run, monkeypatch):
+    def test_status_does_not_make_up_what_only_a_master_knows_without_one(
+        self, capsys, run, monkeypatch
+    ):
         (run / "job").mkdir()
         unheard = [
             a_member(role, pid=0, address="", state="unknown", last_seen_seconds=None, stats=None)
@@ -165,7 +167,7 @@ class TestStatus:
         assert "worker-0 failed" in out
         assert "[Errno 5] x" in out
 
-    def test_without_numbers_there_are_none(self, capsys, run, master):
+    def test_status_shows_no_numbers_where_there_are_none(self, capsys, run, master):
         master.view = a_view(
             state="waiting",
             train_logloss=None,
@@ -192,7 +194,7 @@ class TestNoJob:
             ("empty", "empty: holds no job of several processes"),
         ],
     )
-    def test_is_told(self, capsys, tmp_path, command, name, message):
+    def test_path_without_a_job_is_told(self, capsys, tmp_path, command, name, message):
         (tmp_path / "empty").mkdir()
         if command == ["status"]:
             # It tells of runs in one process as well.
@@ -241,7 +243,7 @@ class TestStop:
         assert err == "Stopping: the job takes a last checkpoint\n"
         assert master.asked == ["stop"]
 
-    def test_or_only_asks(self, capsys, run, master):
+    def test_stop_only_asks_without_a_wait(self, capsys, run, master):
         code, out, _ = call(capsys, "stop", run, "--wait", "0", "--json")
         assert (code, json.loads(out)["state"]) == (0, "stopping")
 
@@ -266,7 +268,7 @@ class TestEndedJob:
             ("training", "does not answer"),
         ],
     )
-    def test_is_said_to_have_ended(self, capsys, run, monkeypatch, command, state, words):
+    def test_ended_job_is_said_to_have_ended(self, capsys, run, monkeypatch, command, state, words):
         announce_nobody(run)
         monkeypatch.setattr(job_control, "read_status", lambda job: a_view(state=state))
         verb, *options = command
@@ -278,13 +280,13 @@ class TestEndedJob:
 
 
 class TestScale:
-    def test_to_a_number(self, capsys, run, master):
+    def test_scale_sets_a_number_of_workers(self, capsys, run, master):
         code, out, _ = call(capsys, "scale", run, "--workers", "5")
         assert (code, out) == (0, "5 workers are wanted from now on\n")
         assert format_wanted(1, "worker") == "1 worker is wanted"
         assert master.asked == [ScaleRequest(None, 5, 5)]
 
-    def test_to_bounds(self, capsys, run, master):
+    def test_scale_sets_bounds_of_workers(self, capsys, run, master):
         code, out, _ = call(capsys, "scale", run, "--min", "2", "--max", "8", "--json")
         assert (code, json.loads(out)["workers_wanted"]) == (0, 8)
         assert master.asked == [ScaleRequest(2, 8, None)]
@@ -321,7 +323,7 @@ class TestLogs:
         assert (code, err) == (0, "")
         assert out.splitlines() == [f"worker-0 line {number}" for number in range(201, 301)]
 
-    def test_as_many_as_wanted(self, capsys, run, logs):
+    def test_logs_show_as_many_lines_as_wanted(self, capsys, run, logs):
         assert call(capsys, "logs", run, "ps-0", "-n", "2")[1] == "ps-0 line 299\nps-0 line 300\n"
         assert call(capsys, "logs", run, "ps-0", "-n", "0")[1] == ""
         assert len(call(capsys, "logs", run, "ps-0", "-n", "9999")[1].splitlines()) == 300
@@ -340,7 +342,7 @@ class TestLogs:
     def test_the_nearest_name(self, capsys, run, logs):
         assert "did you mean 'worker-0'?" in call(capsys, "logs", run, "workr-0")[2]
 
-    def test_before_any_member_started(self, capsys, run):
+    def test_logs_fail_before_any_member_started(self, capsys, run):
         (run / "job").mkdir()
         code, _, err = call(capsys, "logs", run, "worker-0")
         assert code == 1

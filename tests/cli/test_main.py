@@ -30,13 +30,13 @@ def call(capsys, *arguments):
 
 class TestHelp:
     @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
-    def test_lists_every_command(self, capsys, arguments):
+    def test_help_lists_every_command(self, capsys, arguments):
         code, out, _ = call(capsys, *arguments)
         assert code == 0
         assert all(command in out for command in COMMANDS)
 
     @pytest.mark.parametrize("command", [*COMMANDS, "sample criteo"])
-    def test_teaches_by_example(self, capsys, command):
+    def test_help_teaches_by_example(self, capsys, command):
         code, out, _ = call(capsys, *command.split(), "--help")
         assert code == 0
         assert command == "sample" or f"ctrpipe {command}" in out.replace("Usage: ctrpipe", "")
@@ -272,9 +272,7 @@ class TestErrors:
             ),
         ],
     )
-    def test_what_the_machine_lacks_is_the_users_to_mend(
-        self, capsys, pipeline, config, error, message
-    ):
+    def test_machine_error_is_the_users_to_mend(self, capsys, pipeline, config, error, message):
         pipeline.error = error
         code, _, err = call(capsys, "run", config, "-q")
         assert code == 1

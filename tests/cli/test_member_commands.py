@@ -94,7 +94,7 @@ class TestReachTheirProgram:
 
 @pytest.mark.parametrize("role", ["ps", "worker"])
 class TestFindAJob:
-    def test_where_a_person_starts_them(self, config, prepared, programs, role):
+    def test_member_finds_its_job_where_a_person_starts_it(self, config, prepared, programs, role):
         command = [role, "-c", str(config), "--index", "0"]
         assert main(command) == 0
         assert main([*command, "--wait", "7"]) == 0
@@ -151,7 +151,9 @@ class TestEnds:
         assert err.startswith("Traceback")
         assert "ZeroDivisionError: deep inside" in err
 
-    def test_what_the_user_can_mend_is_one_sentence(self, capsys, config, prepared, programs, role):
+    def test_error_that_the_user_can_mend_is_one_sentence(
+        self, capsys, config, prepared, programs, role
+    ):
         def answer():
             raise CtrPipelineError("is full", place="/data", remedy="Free space")
 

@@ -62,21 +62,21 @@ def test_an_error_nobody_expected_ends_as_in_every_program():
     assert done.returncode == 1
 
 
-def test_what_cannot_be_written_is_not_lost_in_silence():
+def test_output_that_cannot_be_written_is_not_lost_in_silence():
     with Path("/dev/full").open("w") as full:
         done = run("return 0", stdout=full)
     assert "No space left on device" in done.stderr
     assert done.returncode == 120
 
 
-def test_with_a_stream_closed_it_is_over_as_well():
+def test_process_is_over_with_a_stream_closed_as_well():
     done = run("sys.stderr.close()\n    return 7")
     assert done.stdout.split("\n") == ["command", "thread", "at exit", ""]
     assert done.returncode == 7
 
 
 @pytest.mark.slow
-def test_with_tensorflow_loaded_it_is_over_as_well():
+def test_process_is_over_with_tensorflow_loaded_as_well():
     # Its logger closes the stream that it found while it was loaded, if that is no terminal.
     done = run(
         "from ctr_pipeline.cli.session import CommandSession\n"

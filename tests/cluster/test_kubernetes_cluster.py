@@ -115,7 +115,7 @@ def test_users_of_tests_may_do_nothing_without_a_role(cluster, namespace):
         cluster.kubectl("get", "pods", "--namespace", namespace, user="alice")
 
 
-def test_its_networks_lead_nowhere_and_a_thread_comes_back_out(cluster):
+def test_cluster_networks_lead_nowhere_and_a_thread_comes_back_out(cluster):
     namespace_of_thread = Path("/proc/thread-self/ns/net")
     outside = namespace_of_thread.readlink()
     with cluster.network():

@@ -219,7 +219,7 @@ features:
     )
 
 
-def test_what_is_said_of_all_columns_is_not_said_of_crosses():
+def test_entry_for_all_columns_says_nothing_of_crosses():
     cross = {"cross": ["a", "b"], "id": {"hash": {"buckets": 9}}}
     loaded = config_from_mapping(
         {
@@ -248,7 +248,7 @@ def test_what_is_said_of_all_columns_is_not_said_of_crosses():
         [{"columns": "*", "type": "categorical"}, {"columns": "a", "number": None}],
     ],
 )
-def test_what_is_written_back_merges_alike(features):
+def test_feature_entries_merge_alike_after_they_are_written_back(features):
     loaded = config_from_mapping({"data": {"train": "a"}, "features": features})
     again = config_from_mapping(yaml.safe_load(loaded.resolved_yaml()))
     assert merge_entries(again.config.features, "abc") == merge_entries(
@@ -522,7 +522,7 @@ def test_keys_that_begin_with_x_are_a_place_for_anchors(tmp_path):
 
 
 @pytest.mark.slow
-def test_of_thousands_of_problems_some_are_shown_and_the_rest_is_counted():
+def test_config_error_shows_some_of_thousands_of_problems_and_counts_the_rest():
     entries = [{"columns": f"c{index}", "foo": 1} for index in range(3000)]
     with pytest.raises(ConfigError) as caught:
         config_from_mapping({"data": {"train": "a.csv"}, "output": "run", "features": entries})

@@ -58,7 +58,7 @@ def config_of(**values):
     return config_from_mapping({"data": {"train": "rows.csv"}, "features": GIVEN, **values}).config
 
 
-def test_what_was_decided_is_spelled_out(tmp_path):
+def test_pinned_config_spells_out_what_was_decided(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(pinned_yaml(config_of(), DECIDED))
     entries = {entry.features[0]: entry for entry in load_config(path).config.features}
@@ -73,7 +73,7 @@ def test_what_was_decided_is_spelled_out(tmp_path):
     assert entries["city_x_user"].cross == ("city", "user")
 
 
-def test_in_a_run_folder_features_are_open_as_they_were_for_the_run_alone(tmp_path):
+def test_features_are_open_in_a_run_folder_as_they_were_for_the_run_alone(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / RUN_LOCK).touch()

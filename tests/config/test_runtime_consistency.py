@@ -103,7 +103,7 @@ def test_all_contradictions_are_told_at_once():
         {"ledger": {"etcd": "http://127.0.0.1:2379", "prefix": "/jobs/"}, "tls": "auto"},
     ],
 )
-def test_what_agrees_is_taken_and_written_back(runtime):
+def test_runtime_section_that_agrees_is_taken_and_written_back(runtime):
     loaded = config_from_mapping({"data": {"train": "a"}, "runtime": runtime})
     again = config_from_mapping(yaml.safe_load(loaded.resolved_yaml()))
     assert again.config == loaded.config

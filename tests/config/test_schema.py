@@ -52,7 +52,7 @@ def schema():
     return json_schema()
 
 
-def test_is_json_and_points_nowhere_that_is_not_there(schema):
+def test_schema_is_json_and_points_nowhere_that_is_not_there(schema):
     text = json.dumps(schema)
     for part in text.split('"#/$defs/')[1:]:
         assert part.split('"')[0] in schema["$defs"]

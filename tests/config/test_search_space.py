@@ -79,7 +79,7 @@ def test_all_problems_at_once_at_the_lines_they_stand_on(tmp_path):
         ("no key", {"choices": [1]}, "unknown key"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(key, entry, message):
+def test_search_space_refuses_what_cannot_be_searched(key, entry, message):
     (found,) = problems({key: entry}).items()
     assert found[0].startswith(f"tune.space.{key}")
     assert message in found[1]

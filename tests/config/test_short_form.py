@@ -142,6 +142,6 @@ def test_auto_decides_what_the_actions_leave_open():
         ("hash: [a]\nmodel: deepmf\nlog_round: [b]\n", "c.yaml:3: features[1]"),
     ],
 )
-def test_what_is_wrong_is_named_where_it_stands(tmp_path, text, expected):
+def test_config_problem_is_named_where_it_stands(tmp_path, text, expected):
     found = problems(tmp_path, f"{text}table: rows.csv\nlabel: click\n")
     assert any(expected in problem for problem in found), found

@@ -116,7 +116,7 @@ SCALARS = st.one_of(
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), SCALARS | st.lists(SCALARS, max_size=4)))
-def test_what_is_written_is_read_back(values):
+def test_yaml_reader_returns_what_was_written(values):
     parsed, source = parse_yaml(dump_yaml(values), "c.yaml")
     assert (parsed or {}) == values
     by_libyaml, other = parse_yaml(dump_yaml(values), "c.yaml", is_written=True)

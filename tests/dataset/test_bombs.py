@@ -200,7 +200,7 @@ def test_many_columns_are_refused_before_they_are_looked_at(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["path", "glob", "folder"])
-def test_what_is_no_file_is_refused_at_once(tmp_path, kind):
+def test_path_that_is_no_file_is_refused_at_once(tmp_path, kind):
     folder = tmp_path / "day=1"
     folder.mkdir()
     os.mkfifo(folder / "a.parquet")

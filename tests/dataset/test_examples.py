@@ -137,7 +137,7 @@ UNPACKED_FLOATS = delimited(2, b"\x0d\x00\x00\x00\x3f")
         (b"\x0a\x00", None),
     ],
 )
-def test_what_protocol_buffers_allow_is_read(record, expected):
+def test_record_that_protocol_buffers_allow_is_read(record, expected):
     columns = read_examples(as_records([record]), ["a"])
     assert columns.is_good_N.all()
     assert values_of(columns, 0) == [expected]

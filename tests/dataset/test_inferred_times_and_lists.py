@@ -106,7 +106,7 @@ def test_epochs_may_be_floats():
 
 
 @pytest.mark.parametrize("texts", [["1709251200."], ["-1"], ["1e9"], ["0170925120"]])
-def test_only_digits_are_whole_numbers(texts):
+def test_whole_numbers_are_read_from_digits_only(texts):
     assert whole_numbers(pa.array(texts)) is None
     known = whole_numbers(pa.array(["1709251200", " 1709251200.75", None]))
     assert known.to_pylist() == [1_709_251_200, 1_709_251_200, None]
@@ -141,7 +141,7 @@ def test_lists(values, kind, expected):
     assert infer_list(pa.array(values, kind)) == expected
 
 
-def test_of_parquet_by_type_and_of_text_by_digits(tmp_path):
+def test_times_and_lists_are_inferred_of_parquet_by_type_and_text_by_digits(tmp_path):
     columns = {
         "label": [index % 2 for index in range(2000)],
         "clicked": CLICKS,

@@ -158,7 +158,7 @@ def test_a_file_without_header(tmp_path):
     assert found == {"label": [1, 0], "n": [5.0, None], "t": ["a", "b"]}
 
 
-def test_only_columns_asked_for_and_keys_are_kept(tmp_path):
+def test_ingest_keeps_only_columns_asked_for_and_keys(tmp_path):
     rows = [[0, "u1", 3, "x"], [1, "u2", 4, "y"]]
     path = write_csv(tmp_path / "r.csv", ["label", "user", "n", "unused"], rows)
     data = config(path, key_columns=("user", "n"))
@@ -291,7 +291,7 @@ def test_examples_are_few(tmp_path):
     assert [example.value for example in bad.examples] == [f"'x{i}'" for i in range(5)]
 
 
-def test_too_many_bad_rows_are_an_error(tmp_path):
+def test_bad_rows_are_an_error_beyond_max_bad_fraction(tmp_path):
     path, line = bad_file(tmp_path, b"2,5,a\n")
     data = config(path, bad_rows="skip", max_bad_fraction=0.001)
     with pytest.raises(
@@ -423,7 +423,7 @@ def split_file(tmp_path, n=4000):
 
 
 @pytest.mark.parametrize("block_bytes", [1000, 1 << 20])
-def test_by_order_the_first_rows_train_and_the_last_test(tmp_path, block_bytes):
+def test_split_by_order_trains_on_the_first_rows_and_tests_on_the_last(tmp_path, block_bytes):
     data = config(split_file(tmp_path), split=SplitConfig(valid=0.15, test=0.25))
     result = run(data, {"n": NUMBER}, tmp_path / "in", block_bytes=block_bytes)
     assert rows_of(result, "train")["n"] == list(range(2400))
@@ -453,7 +453,7 @@ def test_the_random_split_depends_on_the_seed(tmp_path):
     assert rows_of(two, "test") == rows_of(run(data, {"n": NUMBER}, tmp_path / "x", seed=2), "test")
 
 
-def test_by_hash_a_value_stays_in_one_split_and_its_column_is_not_kept(tmp_path):
+def test_split_by_hash_keeps_a_value_in_one_split_and_drops_its_column(tmp_path):
     split = SplitConfig(valid=0.2, test=0.2, by="hash", column="u")
     path = split_file(tmp_path)
     kept = run(config(path, split=split), {"u": TEXT}, tmp_path / "in")

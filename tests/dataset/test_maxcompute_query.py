@@ -69,7 +69,7 @@ def test_rows_are_those_that_the_select_gives_and_it_is_executed_once(service, t
     assert " LIFECYCLE 7 AS WITH cheap AS (" in created
 
 
-def test_its_version_is_the_text_and_the_versions_of_its_tables(service):
+def test_query_version_is_the_text_and_the_versions_of_its_tables(service):
     data = config(split=WHOLE)
     first = origin_of(data)
     made = next(name for name in service.tables if name.startswith("ctrpipe_query_"))

@@ -240,7 +240,7 @@ def test_addresses():
         "odps://ads/clicks/ds='1'",
     ],
 )
-def test_what_names_no_table_is_refused(text):
+def test_address_that_names_no_table_is_refused(text):
     with pytest.raises(DataError, match=r"Write odps://project/table"):
         parse_address(text, "data.train")
 

@@ -175,7 +175,7 @@ def test_ranges_are_the_bytes_of_the_object(size, moves, sizes):
                 assert stream.tell() == expected.tell()
 
 
-def test_what_is_read_in_order_is_asked_for_once(store, monkeypatch):
+def test_object_that_is_read_in_order_is_asked_for_once(store, monkeypatch):
     in_ranges_of(monkeypatch, jump=100, ahead=1_000, buffer=64)
     content = bytes(range(256)) * 40
     store.put("s3://bucket/bytes", content)

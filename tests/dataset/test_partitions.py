@@ -101,7 +101,7 @@ def test_missing_values_and_escapes(tmp_path):
     assert (len(present), len(found["kind"])) == (4, 10)
 
 
-def test_what_duckdb_writes_is_read_as_duckdb_reads_it(tmp_path):
+def test_partitions_that_duckdb_writes_are_read_as_duckdb_reads_them(tmp_path):
     folder = tmp_path / "written"
     with duckdb.connect() as connection:
         connection.sql(

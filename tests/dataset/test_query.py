@@ -465,14 +465,14 @@ def test_ties_are_told_only_where_the_order_divides_rows(folder):
     assert inspect_source(DataConfig(query=query, split=WHOLE)).notes == ()
 
 
-def test_nothing_is_left_in_the_temporary_folder(folder, monkeypatch):
+def test_temporary_folder_is_empty_after_a_query(folder, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(folder / "tmp"))
     (folder / "tmp").mkdir()
     rows_of("SELECT label, item FROM 'clicks.csv' ORDER BY item", {"item": NUMBER}, folder)
     assert list((folder / "tmp").iterdir()) == []
 
 
-def test_what_a_dead_writer_left_beside_a_database_is_noticed(folder):
+def test_wal_file_of_a_dead_writer_is_noticed_beside_a_database(folder):
     query = 'SELECT rowid % 2 AS label, 1 AS item, * FROM "shop.duckdb".users ORDER BY rowid'
     before = state_of(query)
     assert state_of(query) == before

@@ -99,7 +99,9 @@ records_of_any_kind = st.lists(
     chunk_bytes=st.sampled_from([1, 7, 64, 1000, 1 << 20]),
     cuts=st.lists(st.integers(0, 30), max_size=3),
 )
-def test_what_is_written_is_read(tmp_path_factory, records, compressor, chunk_bytes, cuts):
+def test_recordio_reader_returns_what_was_written(
+    tmp_path_factory, records, compressor, chunk_bytes, cuts
+):
     options = {"compressor": compressor, "chunk_bytes": chunk_bytes}
     data = written(records, **options)
     file = io.BytesIO()

@@ -105,7 +105,7 @@ def test_the_last_end_leaves_whole_records_before_it(rows, at):
         (b"no line end", 0),
     ],
 )
-def test_where_the_last_record_ends(block, end):
+def test_end_of_the_last_record_is_found(block, end):
     assert find_last_end(block, COMMA) == end
 
 

@@ -64,7 +64,7 @@ def test_offset_is_that_of_he_et_al(probability, negatives):
     assert corrected == pytest.approx(probability, rel=1e-9)
 
 
-def test_nothing_is_drawn_where_nothing_is_asked():
+def test_sampling_draws_nothing_where_nothing_is_asked():
     mapping = {"data": {"train": "rows.csv"}}
     assert sampling_of(config_from_mapping(mapping).config) is None
     mapping = {"data": {"train": "rows.csv", "sample": {"negatives": 0.5}}, "train": {"seed": 7}}

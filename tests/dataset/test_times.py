@@ -158,7 +158,7 @@ def test_a_row_without_a_time_is_a_bad_row(tmp_path, bad):
     assert sum(split.num_rows for split in found.splits.values()) == 39
 
 
-def test_too_few_times_are_refused(tmp_path):
+def test_split_by_time_is_refused_with_too_few_times(tmp_path):
     path = write_rows(tmp_path / "rows.csv", ["2024-03-01", "2024-03-01", "2024-03-02"] * 10)
     with pytest.raises(DataError, match="2 different times, too few") as caught:
         run(path, tmp_path / "ingested")

@@ -66,7 +66,7 @@ def test_weights_go_with_their_rows(tmp_path, kind, by):
     assert load_ingested(tmp_path / "in") == ingested
 
 
-def test_without_weights_nothing_is_kept_of_them(tmp_path):
+def test_weights_are_not_kept_when_none_are_configured(tmp_path):
     ingested = run(tmp_path, write(tmp_path), weight=None)
     assert {split.weights for split in ingested.splits.values()} == {None}
     train = ingested.splits["train"]

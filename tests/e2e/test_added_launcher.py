@@ -95,7 +95,7 @@ def run(ctrpipe):
     return ctrpipe.folder / "run"
 
 
-def test_it_runs_a_job_to_its_end(run):
+def test_launcher_runs_a_job_to_its_end(run):
     metrics = json.loads((run / "metrics.json").read_text())
     assert metrics["runtime"]["mode"] == "plain"
     assert metrics["runtime"]["records"]["trained"] == metrics["runtime"]["records"]["total"] > 0
@@ -104,7 +104,7 @@ def test_it_runs_a_job_to_its_end(run):
     assert set(metrics["runtime"]["restarts"].values()) == {0}
 
 
-def test_its_members_talk_by_tls_from_wherever_they_are(run):
+def test_members_talk_by_tls_from_wherever_they_are(run):
     assert (run / "job" / "token").read_text().startswith("tls-")
     endpoint = json.loads((run / "job" / "endpoint.json").read_text())
     assert not endpoint["address"].startswith("127.")
@@ -121,7 +121,7 @@ def test_its_members_talk_by_tls_from_wherever_they_are(run):
         (["check", "config.yaml", "--set", "train.ensemble=2"], "in one process"),
     ],
 )
-def test_its_mode_is_known_to_all_that_asks_for_modes(ctrpipe, run, arguments, words):
+def test_launcher_mode_is_known_to_all_that_asks_for_modes(ctrpipe, run, arguments, words):
     done = ctrpipe(*arguments)
     assert done.returncode == 1
     assert words in done.stderr

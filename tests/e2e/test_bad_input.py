@@ -126,7 +126,9 @@ def call(monkeypatch, capfd):
 @pytest.mark.parametrize(
     "case", [case for case in ALL_MISTAKES if case.followed], ids=lambda case: case.name
 )
-def test_what_the_message_tells_ends_in_success(case: Case, call, tmp_path, monkeypatch, capfd):
+def test_error_message_names_commands_that_end_in_success(
+    case: Case, call, tmp_path, monkeypatch, capfd
+):
     def fail(folder):
         code, message = call(case, folder)
         assert code == 1
@@ -150,7 +152,7 @@ def test_what_the_message_tells_ends_in_success(case: Case, call, tmp_path, monk
     list({case.name: case for case in (*ROW_MISTAKES, *ALL_MISTAKES)}.values()),
     ids=lambda case: case.name,
 )
-def test_what_the_message_tells_to_set_ends_in_success(case: Case, call, tmp_path):
+def test_error_message_names_settings_that_end_in_success(case: Case, call, tmp_path):
     _, first = call(case, tmp_path / "first")
     ways = told_settings(first) or [list(case.tried)] * bool(case.tried)
     for number, settings in enumerate(ways):

@@ -80,14 +80,16 @@ def go_on(run, data, mode, undisturbed):
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_after_an_epoch(data, undisturbed, tmp_path, first, second):
+def test_run_continues_in_another_mode_after_an_epoch(data, undisturbed, tmp_path, first, second):
     with WatchedRun(tmp_path, configured(data, first, epochs=1)) as run:
         finish(run, "train")
         go_on(run, data, second, undisturbed)
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_in_the_middle_of_an_epoch(data, undisturbed, tmp_path, first, second):
+def test_run_continues_in_another_mode_in_the_middle_of_an_epoch(
+    data, undisturbed, tmp_path, first, second
+):
     with WatchedRun(tmp_path, configured(data, first)) as run:
         run.start("train")
         run.wait_for("an epoch", (run.output / "history.csv").exists, PATIENCE_SECONDS)
@@ -97,7 +99,7 @@ def test_in_the_middle_of_an_epoch(data, undisturbed, tmp_path, first, second):
         go_on(run, data, second, undisturbed)
 
 
-def test_there_and_back_again(data, undisturbed, tmp_path):
+def test_run_continues_after_a_switch_of_modes_there_and_back_again(data, undisturbed, tmp_path):
     with WatchedRun(tmp_path, configured(data, "job", epochs=1)) as run:
         finish(run, "train")
         for epochs, mode in ((2, "local"), (2, "job")):

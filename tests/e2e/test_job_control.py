@@ -161,7 +161,7 @@ def test_watched_scaled_hurt_and_stopped(job):
         assert token not in log.read_text()
 
 
-def test_nothing_survives_the_process_that_the_user_started(job):
+def test_job_processes_end_when_the_process_the_user_started_is_killed(job):
     view = job.wait_for(lambda view: view["answering"] and view["records"]["trained"] > 0)
     pids = [member["pid"] for member in view["members"]]
     # Of every thread: the launcher's own thread has the members, and the fork server.

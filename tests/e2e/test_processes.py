@@ -328,7 +328,7 @@ def secrets_of(folder):
     return [token, *keys]
 
 
-def test_what_a_job_trained_serves_every_other_command(data, members, tmp_path):
+def test_model_serves_every_other_command_when_a_job_trained_it(data, members, tmp_path):
     run, _, _ = members
     metrics = run.metrics()["test"]
     path = str(run.config_path)

@@ -123,7 +123,7 @@ def test_a_script_with_checkpoints_counts_every_record_once(tmp_path):
     assert len(cluster.steps()) >= 3
 
 
-def test_without_checkpoints_finished_steps_are_not_repeated_and_the_others_are(tmp_path):
+def test_steps_are_repeated_only_when_unfinished_without_checkpoints(tmp_path):
     cluster = _run_with_changes(tmp_path, "ledger")
     # A world may be followed by the next one before its first step.
     worlds = sorted(one for one in cluster.steps().items() if one[1][0])

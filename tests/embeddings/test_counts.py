@@ -49,7 +49,7 @@ def test_counts_of_parts_together_equal_numpy():
 
 
 @pytest.mark.usefixtures("_most_small")
-def test_nothing_counted_is_zero():
+def test_id_counts_are_zero_when_nothing_was_counted():
     for one in IdCounter(SIZES).per_table():
         assert one.look_up(np.array([0, one.num_ids - 1])).tolist() == [0, 0]
 

@@ -84,7 +84,7 @@ OPERATIONS = st.one_of(
 
 
 @given(st.lists(OPERATIONS, max_size=25))
-def test_what_is_left_is_what_was_and_what_comes_back_begins_anew(operations):
+def test_eviction_keeps_the_other_rows_and_evicted_rows_begin_anew(operations):
     store, last_seen, step = make_store(), {}, 0
     for name, argument in operations:
         if name == "evict":
@@ -138,7 +138,7 @@ def test_many_rows_move_together_in_memory_and_beyond(tmp_path):
     assert stores[1].spilled_bytes() == 50_000 * 64 - 100_000 // 4096 * 4096
 
 
-def test_where_none_can_be_old_no_row_is_looked_at():
+def test_eviction_looks_at_no_row_when_none_can_be_old():
     store = make_store()
     touch(store, [1], 1)
     store.rows.headers_NR = None

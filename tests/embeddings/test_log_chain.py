@@ -35,7 +35,7 @@ def test_a_chain_begins_anew_after_eight_deltas():
     assert needs_base([chain_of(1000, *[1] * 8)])
 
 
-def test_without_a_base_there_is_no_delta():
+def test_log_chain_needs_a_base_before_any_delta():
     assert needs_base([])
     assert needs_base([()])
     assert needs_base([(make_file("delta"),)])

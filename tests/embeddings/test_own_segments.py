@@ -181,7 +181,7 @@ def test_rows_of_another_optimizer_or_size_of_one_table_are_refused():
         other.load(io.BytesIO(content(store)))
 
 
-def test_without_segments_of_their_own_rows_are_as_they_were():
+def test_rows_stay_as_they_were_without_segments_of_their_own():
     tables = [TableSpec(table.name, table.num_ids) for table in TABLES]
     spelled_out = [TableSpec(table.name, table.num_ids, COMMON) for table in TABLES]
     contents = []

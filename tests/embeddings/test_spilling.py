@@ -108,7 +108,7 @@ def test_a_stream_trains_the_same_bits_under_any_limit(tmp_path_factory, limit, 
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_what_is_said_to_lie_in_the_file_lies_there(tmp_path, monkeypatch, native):
+def test_spill_file_holds_the_bytes_reported_as_spilled(tmp_path, monkeypatch, native):
     if not native:
         monkeypatch.delattr(os, "posix_fallocate")
     monkeypatch.setattr(spilling, "GROWTH_BYTES", 8192)

@@ -190,7 +190,7 @@ def test_a_batch_reads_the_same_values_and_few_rows_are_held(tmp_path, log, most
     rows.release()
 
 
-def test_what_rows_took_where_they_were_trained_is_told(tmp_path, log):
+def test_stored_rows_report_the_bytes_they_took_where_trained(tmp_path, log):
     limit = MemoryLimit(2 * mmap.PAGESIZE, tmp_path)
     rows = opened_log(tmp_path, log, make_store(memory_limit=limit))
     record_bytes, share = restored(tmp_path, log).row_bytes, rows.num_rows // 2

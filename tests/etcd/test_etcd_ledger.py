@@ -673,7 +673,7 @@ def test_the_lock_of_a_killed_process_of_this_machine_is_free_at_once(shared_etc
     second.close()
 
 
-def test_of_two_masters_one_writes_and_the_other_takes_over_in_seconds(shared_etcd, prefix):
+def test_ledger_is_written_by_one_of_two_masters_and_taken_over_in_seconds(shared_etcd, prefix):
     """The first is stopped, not killed: only etcd's lease can tell that it is gone."""
     with Master(shared_etcd.url, prefix, "first") as first:
         assert within(60.0, lambda: first.promised > 10)

@@ -117,7 +117,7 @@ def test_ties_stand_in_the_order_of_their_values_whatever_that_of_the_rows():
         ([0, 1] * 2000, None, ""),
     ],
 )
-def test_what_a_group_cannot_tell_is_said(labels, weights, hint):
+def test_group_hint_says_what_the_group_cannot_tell(labels, weights, hint):
     labels = np.array(labels)
     logits = np.random.default_rng(3).normal(labels * 1.0, 1.0)
     (group,) = measure_groups(

@@ -157,7 +157,7 @@ def test_gauc_of_weights_equals_a_loop_over_groups():
     assert found.num_rows_counted <= (weights > 0).sum()
 
 
-def test_only_ratios_of_weights_matter():
+def test_metrics_depend_only_on_ratios_of_weights():
     labels, logits, weights = clicks()
     one, other = (
         evaluate_predictions(labels, logits, weights=weights * factor) for factor in (1, 4096)

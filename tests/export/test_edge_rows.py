@@ -23,7 +23,7 @@ def test_every_column_has_every_hard_value_among_ordinary_ones() -> None:
     assert {math.inf, -math.inf, None} < set(numbers)
 
 
-def test_what_means_missing_is_left_out() -> None:
+def test_edge_rows_leave_out_values_that_mean_missing() -> None:
     rows = edge_rows(TYPES, ordinary=ORDINARY, missing_values=("", "NaN", "0"))
     assert not {"NaN", "0"} & set(rows.column("C1").to_pylist())
     assert None in rows.column("C1").to_pylist()

@@ -29,7 +29,7 @@ def test_names_are_allowed_and_unique(columns: list[str]) -> None:
         assert not keyword.iskeyword(name)
 
 
-def test_without_a_letter_left_a_column_is_called_by_its_place() -> None:
+def test_column_is_called_by_its_place_without_a_letter_left() -> None:
     assert choose_input_names(["user", "пол", "日付", "日付1", "🙂", "7", "column_2"]) == {
         "user": "user",
         "пол": "column_2_2",

@@ -35,7 +35,7 @@ from ctr_pipeline.export.request_texts import one_texts, parse_numbers
         *((text, math.nan) for text in ["5\x00", "٣", "1 2", "NA", "-"]),
     ],
 )
-def test_reads_as_the_file_readers_do(text: str, number: float) -> None:
+def test_number_parser_reads_as_the_file_readers_do(text: str, number: float) -> None:
     np.testing.assert_equal(parse_numbers(tf.constant([text])).numpy(), [number])
 
 

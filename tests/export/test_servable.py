@@ -304,7 +304,7 @@ def test_card_names_inputs_and_what_the_caller_knows(exported: ExportedModel) ->
     assert card["versions"]["tensorflow"] == tf.__version__
 
 
-def test_nothing_temporary_is_left(exported: ExportedModel) -> None:
+def test_export_leaves_no_temporary_files(exported: ExportedModel) -> None:
     assert [path.name for path in exported.version_folder.parent.iterdir()] == ["7"]
     names = {path.name for path in exported.version_folder.iterdir()}
     assert names >= {"saved_model.pb", "variables", "assets.extra", "model_card.json"}

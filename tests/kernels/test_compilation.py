@@ -188,7 +188,7 @@ def test_kernels_use_nothing_that_could_change_unseen(file):
     assert not unseen, "put it into a file of compilation.SHARED_FILES"
 
 
-def test_it_is_seen_what_kernels_use():
+def test_dependencies_of_kernels_are_detected():
     used = used_of_other_files(PACKAGE / "kernels" / "text_ids.py")
     assert used["GOLDEN"] == PACKAGE / "splitmix.py"
 

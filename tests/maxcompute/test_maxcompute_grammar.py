@@ -90,7 +90,7 @@ def test_tables_are_made_for_a_day_and_dropped():
         ("SELECT `p` FROM `t` LATERAL VIEW EXPLODE(ARRAY(1)) c AS `p`", "POSEXPLODE"),
     ],
 )
-def test_what_the_reference_does_not_name_is_refused(text, says):
+def test_grammar_refuses_what_the_reference_does_not_name(text, says):
     with pytest.raises(maxcompute_grammar.GrammarError, match=says):
         maxcompute_grammar.parse(text, SETTINGS)
 

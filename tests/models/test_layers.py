@@ -93,7 +93,7 @@ class TestSeededDropout:
         np.testing.assert_array_equal(SeededDropout(0.9)(x), x)
         np.testing.assert_array_equal(SeededDropout(0.0)(x, training=True), x)
 
-    def test_refuses_a_rate_out_of_range(self) -> None:
+    def test_dropout_refuses_a_rate_out_of_range(self) -> None:
         with pytest.raises(ValueError, match="received 1"):
             SeededDropout(1.0)
 

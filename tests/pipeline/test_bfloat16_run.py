@@ -48,7 +48,7 @@ def test_precision_taken(wanted, has, taken):
     assert decide_precision(wanted, has=has) == taken
 
 
-def test_what_the_processor_lacks_is_refused_and_what_auto_takes_is_said(tmp_path, processor):
+def test_precision_is_refused_if_unsupported_and_said_if_chosen_by_auto(tmp_path, processor):
     processor("avx512f", "amx_tile")
     with pytest.raises(ConfigError, match="AMX or AVX512-BF16"):
         check_precision(wanting("bfloat16", tmp_path), SilentProgress())

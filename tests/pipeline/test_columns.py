@@ -78,7 +78,7 @@ def test_sensitive_columns_are_remembered():
     assert columns.explicit["city"].sensitive
 
 
-def test_what_is_measured_by_stays_a_feature():
+def test_evaluation_column_stays_a_feature():
     columns = choose(
         "auto",
         data={"key_columns": ["zip"]},
@@ -108,7 +108,7 @@ def test_what_is_measured_by_stays_a_feature():
         ),
     ],
 )
-def test_what_cannot_be_measured_by_is_refused(features, group_by, message):
+def test_group_by_column_is_refused_when_it_cannot_be_measured_by(features, group_by, message):
     with pytest.raises(ConfigError) as error:
         choose(features, evaluation={"group_by": group_by})
     (problem,) = error.value.problems

@@ -254,7 +254,7 @@ def refusal(settings, error=ConfigError):
     return str(caught.value)
 
 
-def test_what_differs_is_listed(world, tmp_path):
+def test_refusal_lists_what_differs_from_the_earlier_run(world, tmp_path):
     settings = settings_of(world / "day2.csv", tmp_path / "x", init_from=world / "one")
     other = {**settings, "model": {"name": "deepfm", "embedding_dim": 8, "hidden_units": [32]}}
     message = refusal(other)

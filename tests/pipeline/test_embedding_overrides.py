@@ -59,7 +59,7 @@ OWN = {
 }
 
 
-def test_what_is_not_said_is_as_in_train():
+def test_embedding_settings_are_as_in_train_when_not_given():
     config = config_of([{"columns": ["a", "b"], **HASHED}, {"columns": "b", "embedding": OWN}])
     linear, vector = segment_specs(config.model, config.train)
     plain, own = table_specs(config, plan_of(field("a"), field("b")))
@@ -113,7 +113,7 @@ def test_linear_weights_of_all_columns_are_shrunk_alike_if_the_config_says_so(em
     assert table.segments is None
 
 
-def test_what_one_feature_of_a_table_says_holds_for_all_its_rows():
+def test_embedding_settings_of_one_feature_hold_for_all_rows_of_its_table():
     config = config_of(
         [
             {"columns": "item", **HASHED},

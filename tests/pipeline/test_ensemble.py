@@ -59,7 +59,7 @@ def test_seeds_wrap_around():
     assert [member.train.seed for member in member_configs(config)] == [2**63 - 1, 0]
 
 
-def test_without_kinds_all_are_of_the_model():
+def test_ensemble_members_are_of_the_model_without_kinds():
     members = member_configs(config_of(model={"name": "dcn"}, train={"ensemble": 2}))
     assert [member.model.name for member in members] == ["dcn", "dcn"]
 
@@ -114,7 +114,7 @@ def test_without_kinds_all_are_of_the_model():
         ),
     ],
 )
-def test_what_cannot_be_is_refused_at_its_key(train, sections, expected):
+def test_ensemble_config_is_refused_at_its_key_when_impossible(train, sections, expected):
     assert problem_of(train=train, **sections).startswith(expected)
 
 

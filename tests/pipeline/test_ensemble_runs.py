@@ -61,7 +61,7 @@ def logits_of(folder):
     return np.log(probability) - np.log1p(-probability)
 
 
-def test_it_scores_the_mean_of_models_that_were_trained_alone(rows, undisturbed):
+def test_ensemble_scores_the_mean_of_models_that_were_trained_alone(rows, undisturbed):
     alone = []
     for seed, kind in enumerate(KINDS):
         loaded = config_of(rows, f"alone-{kind}", kind=kind, seed=seed)
@@ -141,7 +141,7 @@ class CrashingProgress(SilentProgress):
             raise Crash
 
 
-def test_after_crashes_it_ends_as_undisturbed(rows, undisturbed):
+def test_ensemble_ends_as_undisturbed_after_crashes(rows, undisturbed):
     loaded = config_of(rows, "crashed", **ENSEMBLE)
     # In the second epoch of the first model, then in the second epoch of the second one.
     with pytest.raises(Crash):
@@ -170,7 +170,7 @@ def test_after_crashes_it_ends_as_undisturbed(rows, undisturbed):
         pd.testing.assert_frame_equal(ours, theirs, atol=1e-6)
 
 
-def test_without_its_folder_it_is_whole_again_from_checkpoints_elsewhere(rows):
+def test_ensemble_is_restored_from_checkpoints_elsewhere_without_its_folder(rows):
     settings = config_of(rows, "elsewhere", **ENSEMBLE).config.model_dump(mode="json")
     settings["runtime"]["checkpoints"] = str(rows.with_name("store"))
     loaded = config_from_mapping(settings)

@@ -94,7 +94,7 @@ def test_ages_go_on_in_a_run_that_begins_from_another(tmp_path):
         assert (staying > len(own) + 5) == (after > steps)
 
 
-def test_without_it_rows_stay(tmp_path):
+def test_rows_stay_without_eviction(tmp_path):
     write_rows(tmp_path / "day1.csv", seed=1, names="ab")
     results = [
         run(tmp_path, name, evict_after=after) for name, after in (("day1", None), ("day1-x", 99))

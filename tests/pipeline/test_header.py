@@ -32,7 +32,7 @@ def test_a_header_is_found_whatever_else_is_wrong(rows):
         {"train": "odps://project/tables/rows"},
     ],
 )
-def test_what_cannot_be_told_is_no_header(rows, section):
+def test_header_is_empty_when_it_cannot_be_told(rows, section):
     assert find_header(section) == ()
 
 

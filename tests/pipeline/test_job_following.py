@@ -62,7 +62,7 @@ def test_a_master_that_stopped_between_two_looks_is_known_by_its_ledger(run, mon
     assert told.said[-1] == "Stopped; --resume goes on from the last checkpoint"
 
 
-def test_so_is_one_whose_job_failed(run, monkeypatch):
+def test_master_is_known_by_its_ledger_when_its_job_failed(run, monkeypatch):
     ledger_says(monkeypatch, "failed", reason="no space left")
     # A master whose job has failed ends with an error, of which the launcher knows the last lines.
     launcher = Launcher(["error"], said="master-0 ended with an error")

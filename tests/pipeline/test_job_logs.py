@@ -94,21 +94,21 @@ class TestWaitingForALog:
     def test_one_that_is_there_is_not_waited_for(self, job):
         assert self.wait(job, "ps-0") == (job.logs / "ps-0.log", [])
 
-    def test_it_is_said_once(self, job):
+    def test_wait_for_a_log_is_announced_once(self, job):
         path = job.logs / "worker-3.log"
         found, said = self.wait(job, "worker-3", lambda: None, lambda: path.write_text("new"))
         assert found == path
         assert said == ["worker-3 has not started yet: waiting for what it writes"]
 
     @pytest.mark.parametrize("name", ["wroker-0", "worker", "../job/token", "ps-0.log"])
-    def test_what_can_be_no_member_is_not_waited_for(self, job, name):
+    def test_member_is_not_waited_for_when_its_name_is_impossible(self, job, name):
         with pytest.raises(RunFolderError, match=r"there is no member.*There are ps-0"):
             self.wait(job, name)
 
-    def test_nobody_starts_any_more_in_a_job_that_is_over(self, job):
+    def test_member_is_not_waited_for_in_a_job_that_is_over(self, job):
         with pytest.raises(RunFolderError, match=r"there is no member 'worker-3'.*There are ps-0"):
             self.wait(job, "worker-3", lambda: None, is_over=lambda: True)
 
-    def test_without_any_log_there_is_a_way_to_wait(self, tmp_path):
+    def test_error_names_a_way_to_wait_without_any_log(self, tmp_path):
         with pytest.raises(RunFolderError, match="No member has started yet; -f waits for it"):
             self.wait(Job(tmp_path), "worker-3", is_over=lambda: True)

@@ -86,7 +86,7 @@ def test_a_job_that_ends_meanwhile_ends_the_waiting(tmp_path):
     assert not await_with(tmp_path, AWAY, AWAY, JobSnapshot("finished", False, True))
 
 
-def test_its_announcement_may_be_renewed_meanwhile(tmp_path):
+def test_master_announcement_may_be_renewed_during_the_wait(tmp_path):
     assert await_with(tmp_path, AWAY, *[NOBODY] * 100, THERE, wait_seconds=5)
 
 

@@ -159,7 +159,7 @@ def test_members_of_an_earlier_start_are_left_alone():
     assert not board.failure
 
 
-def test_nobody_is_started_when_all_is_done():
+def test_worker_is_not_started_when_all_units_are_done():
     board, (launcher, workers) = make_board(), make_workers()
     keep_preparing(workers, board, 0.0)
     for _ in UNITS:

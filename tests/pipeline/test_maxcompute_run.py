@@ -201,7 +201,9 @@ def test_init_of_a_table_gives_a_config_that_checks(service, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["random", "hash", "time"])
-def test_what_sql_reads_otherwise_is_counted_here_and_said(service, tmp_path, capfd, by):
+def test_column_is_counted_here_with_a_notice_when_sql_reads_it_otherwise(
+    service, tmp_path, capfd, by
+):
     table = rows(300)
     split = {"by": by}
     if by == "random":

@@ -23,7 +23,7 @@ def loaded(tmp_path):
     )
 
 
-def test_nobody_else_gets_the_folder_while_its_master_lives(loaded, tmp_path, monkeypatch):
+def test_run_folder_is_refused_to_others_while_its_master_lives(loaded, tmp_path, monkeypatch):
     half_written = tmp_path / ".rows.arrow.tmp"
     half_written.touch()
 

@@ -161,7 +161,7 @@ def test_a_value_is_the_same_in_any_type(trained):
         ("zip", [2**64, []], "column 'zip': cannot be read"),
     ],
 )
-def test_what_is_no_value_of_a_column_is_refused(trained, column, values, message):
+def test_prediction_refuses_a_value_its_column_cannot_hold(trained, column, values, message):
     rows = pd.DataFrame({"price": [1.0, 1.0], "zip": ["00001", "00001"]}, index=["a", "b"])
     with pytest.raises(DataError, match=message):
         trained.predict(rows.assign(**{column: values}))
@@ -183,7 +183,7 @@ def test_a_list_of_rows_is_scored_as_a_frame(trained, csv):
 
 
 @pytest.mark.parametrize("rows", [{"price": 3, "zip": "00001"}, [1, 2], "rows.csv", None])
-def test_what_are_no_rows_is_refused(trained, rows):
+def test_prediction_refuses_input_that_is_no_rows(trained, rows):
     with pytest.raises(DataError, match=r"neither a DataFrame nor a list of dict.*Give \[row\]"):
         trained.predict(rows)
 

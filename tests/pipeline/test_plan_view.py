@@ -34,7 +34,7 @@ def test_chain_reads_as_one_would_write_it():
     assert chain_text(None) == ""
 
 
-def test_only_what_differs_from_the_default_is_written():
+def test_chain_text_holds_only_what_differs_from_the_default():
     spec = feature(id=[{"vocabulary": {"min_count": 7, "oov_buckets": 3}}])
     assert "min_count 7" in chain_text(spec.id)
     assert "max_size" not in chain_text(spec.id)

@@ -34,11 +34,11 @@ def test_figures_of_the_sample(sample):
         {"test": "other.tsv"},
     ],
 )
-def test_none_where_other_rows_test(sample, data):
+def test_planted_figures_are_absent_where_other_rows_test(sample, data):
     assert figures(sample, **data) is None
 
 
-def test_none_for_real_data_several_files_and_broken_figures(sample, tmp_path):
+def test_planted_figures_are_absent_for_real_data_several_files_and_damage(sample, tmp_path):
     assert figures(tmp_path / "real.tsv") is None
     assert figures("x", train=[str(sample)]) is None
     for text in ("{", "{}", "[]"):

@@ -226,7 +226,7 @@ def test_statistics_and_transforms_of_a_worker_are_those_of_one_process(tmp_path
     assert any(text.startswith("Statistics: 1 of ") for text in sharing.noted), sharing.noted
 
 
-def test_what_a_kill_leaves_of_moved_results_is_analyzed_again(tmp_path, monkeypatch):
+def test_analysis_repeats_what_a_kill_left_of_moved_results(tmp_path, monkeypatch):
     write_tsv(tmp_path / "rows.tsv", [row_of(n) for n in range(NUM_ROWS)])
     data = {"train": str(tmp_path / "rows.tsv")}
     alone, _ = analyzed(tmp_path / "alone", data, apart=False)

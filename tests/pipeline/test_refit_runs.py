@@ -136,7 +136,7 @@ def test_a_comparison_tells_how_many_rows_each_learned_from(undisturbed, chosen)
     assert [run["num_training_rows"] for run in payload["runs"]] == [NUM_REFITTED, 2400]
 
 
-def test_what_comes_after_has_the_refitted_model(rows, undisturbed, tmp_path):
+def test_refitted_model_is_used_by_what_comes_after(rows, undisturbed, tmp_path):
     folder, result = undisturbed
     frame = pd.read_csv(rows, dtype=str).tail(NUM_ROWS // 10)
     found = ctr_pipeline.load(folder).predict(frame)
@@ -155,7 +155,7 @@ def test_what_comes_after_has_the_refitted_model(rows, undisturbed, tmp_path):
     assert max(proof["max_difference"].values()) <= proof["tolerance"]
 
 
-def test_after_crashes_it_ends_as_undisturbed(rows, undisturbed):
+def test_refit_ends_as_undisturbed_after_crashes(rows, undisturbed):
     loaded = config_of(rows, "crashed")
     with pytest.raises(Crash):
         train(loaded, progress=Told("Training, epoch 2", 700))

@@ -44,7 +44,7 @@ def test_changes_of_the_world_are_counted_with_their_price():
     assert found["ctrpipe_valid_auc"] == 0.71
 
 
-def test_before_the_first_step_there_is_nothing_to_tell():
+def test_metrics_are_empty_before_the_first_step():
     assert values(None) == {}
     assert values(ReplicaProgress(0, 0, 0, (), ())) == {}
 

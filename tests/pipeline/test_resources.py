@@ -60,7 +60,7 @@ def test_layers_that_cannot_fit_are_found(model, num_inputs, available, found):
     assert (huge and huge[0]) == found
 
 
-def test_what_cannot_fit_is_told_with_both_sizes():
+def test_model_is_reported_with_both_sizes_when_it_cannot_fit():
     model = DeepFMConfig(hidden_units=(1_000_000, 1_000_000))
     key, message = find_huge_layers(model, available_bytes=16_000_000_000)
     assert key == "hidden_units"

@@ -126,7 +126,7 @@ def test_run_folder_holds(out, name):
         assert any(path.iterdir())
 
 
-def test_nothing_temporary_is_left(out):
+def test_run_leaves_no_temporary_files(out):
     names = [path.name for path in out.rglob("*")]
     assert not [name for name in names if name.endswith(".tmp") or name.startswith("tmp")]
 

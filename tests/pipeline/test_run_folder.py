@@ -82,7 +82,7 @@ def test_lock_makes_the_folder_and_opens_again(run):
             assert run.path.is_dir()
 
 
-def test_what_a_killed_process_left_half_written_is_deleted(used):
+def test_run_folder_deletes_what_a_killed_process_left_half_written(used):
     (used.export / ".1.4711.tmp" / "variables").mkdir(parents=True)
     (used.path / ".metrics.json.4711.tmp").write_text("{")
     (used.checkpoints / "parts").mkdir()

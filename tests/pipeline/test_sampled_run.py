@@ -61,7 +61,7 @@ def test_epochs_are_compared_by_corrected_probabilities(world):
     assert 0.9 < float(last["valid_calibration"]) < 1.1
 
 
-def test_only_rows_trained_on_are_drawn_and_statistics_are_of_all(world):
+def test_sampling_draws_only_rows_trained_on_and_statistics_are_of_all(world):
     folder, _, result = world
     run = RunFolder(folder / "out")
     ingested = load_ingested(run.ingested)

@@ -52,7 +52,7 @@ def test_rows_are_made_for_ids_that_occur_often_enough():
     assert count_rows(counts, admit_after=3) == 2
 
 
-def test_what_is_needed_is_what_a_store_takes_and_little_more(encoded):
+def test_memory_estimate_is_what_a_store_takes_and_little_more(encoded):
     config = config_from_mapping(encoded[0]).config
     num_rows = 200_000
     segments = segment_specs(config.model, config.train)

@@ -81,7 +81,7 @@ def test_a_run_that_begins_anew_forgets_the_one_before(tmp_path):
     assert len(load_sessions(path)) == 1
 
 
-def test_what_goes_on_is_known_to_others_and_to_those_after_a_kill(tmp_path):
+def test_session_is_known_to_others_while_it_runs_and_after_a_kill(tmp_path):
     path, hands = tmp_path / "sessions.json", Hands()
     times = StageTimes(clock=hands.seconds)
     log = SessionLog(path, times, command="run", resumes=False, clock=hands.day)

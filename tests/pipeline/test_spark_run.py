@@ -89,7 +89,7 @@ def assert_the_same(folder, config: dict) -> dict:
 
 
 @pytest.mark.parametrize("weight", [pytest.param(None, marks=pytest.mark.nightly), TIMES])
-def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
+def test_spark_equals_local_for_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
     names = ["click", *HOSTILE, TIMES]
     for place, split in enumerate(("train-0", "train-1", "valid", "test")):
         # One file has its columns in another order.
@@ -129,7 +129,9 @@ def test_of_text_files_with_names_and_values_of_all_kinds(tmp_path, weight):
         (None, {"by": "hash", "column": "user_id"}),
     ],
 )
-def test_of_divided_parquet_files_with_everything_decided(tmp_path, weight, split):
+def test_spark_equals_local_for_divided_parquet_files_with_everything_decided(
+    tmp_path, weight, split
+):
     chance = np.random.default_rng(3)
     for day in ("1", "2", "3"):
         folder = tmp_path / "clicks" / f"ds={day}"
@@ -160,7 +162,7 @@ def test_of_divided_parquet_files_with_everything_decided(tmp_path, weight, spli
     assert split or found["num_rows"] == 540
 
 
-def test_of_lines_divided_by_the_hash_of_hostile_texts(tmp_path):
+def test_spark_equals_local_for_lines_divided_by_the_hash_of_hostile_texts(tmp_path):
     names = ["click", *HOSTILE, TIMES]
     (tmp_path / "rows.csv").write_bytes(as_csv(texts(900, 0), names).encode())
     config = {
@@ -195,7 +197,7 @@ PAIRS = (
 
 
 @pytest.mark.parametrize("kept_as", ["csv", pytest.param("parquet", marks=pytest.mark.nightly)])
-def test_of_keys_in_texts_of_pairs(tmp_path, kept_as):
+def test_spark_equals_local_for_keys_in_texts_of_pairs(tmp_path, kept_as):
     """Also the label and the weights, where the rows are Parquet files."""
     cut = {"column": "profile", "pairs": ";", "value": "=", "keys": ["age", "city"]}
     lines = [(n * 7919 % 100 < 30, PAIRS[n % len(PAIRS)], n % 4) for n in range(600)]

@@ -48,7 +48,7 @@ def names_in(address):
     return set(StoredRun(address, Path("unused")).places())
 
 
-def test_what_is_left_out_are_caches_secrets_and_checkpoints():
+def test_stored_run_leaves_out_caches_secrets_and_checkpoints():
     kept = ("metrics.json", "export/1/model.pb", "job/spec.json", "logs/worker-0.log")
     left_out = ("cache/encoded/rows.bin", "job/token", "job/tls/ca.pem", "job/ledger.sqlite",
                 "checkpoints/spilled", "members/0/checkpoints/x", "replicas/token",
@@ -109,7 +109,7 @@ def test_a_copy_of_a_working_copy_is_a_run_folder_of_its_own(address, tmp_path):
     assert load_config(copied).config.run_folder == copied
 
 
-def test_what_happens_is_kept_while_the_work_goes_on(address, tmp_path):
+def test_stored_run_keeps_what_happens_while_the_work_goes_on(address, tmp_path):
     run = run_at(address)
     with run.locked():
         run.path.joinpath("history.csv").write_text("1")

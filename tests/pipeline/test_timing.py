@@ -38,7 +38,7 @@ def test_start_up_is_divided_up_to_the_first_step_and_no_further():
     )
 
 
-def test_without_a_first_step_nothing_is_said():
+def test_start_up_sentence_is_empty_without_a_first_step():
     times = StageTimes()
     times.reach("rows")
     assert start_up_sentence(times.start_up) == ""

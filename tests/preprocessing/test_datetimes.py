@@ -163,12 +163,12 @@ ALMOST = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
 @example(
     texts=["2024-01-01T10:20:30.1234567890", "2024-01-01T10:20z", "2024-01-01t10:20", "٢٠٢٤-01-01"]
 )
-def test_both_faces_agree_on_texts_that_are_almost_times(texts):
+def test_datetime_kernel_and_layer_agree_on_texts_that_are_almost_times(texts):
     assert_equal_faces([text.encode("utf-8", "surrogatepass") for text in texts], "iso")
 
 
 @given(texts=st.lists(st.binary(max_size=40), min_size=1, max_size=10))
-def test_both_faces_agree_on_any_bytes(texts):
+def test_datetime_kernel_and_layer_agree_on_any_bytes(texts):
     for format in FORMATS:
         assert_equal_faces(texts, format)
 

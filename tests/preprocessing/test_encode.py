@@ -119,7 +119,7 @@ def assert_equal_faces(plan, encoded, served):
     )
 
 
-def test_both_faces_are_equal_on_hostile_values(specs, plan, encoder, module, serve):
+def test_encoder_and_tensorflow_agree_on_hostile_values(specs, plan, encoder, module, serve):
     numbers, texts = pad(HOSTILE_NUMBERS, HOSTILE_TEXTS)
     encoded = encoder.encode(batch_for(specs, numbers, texts))
     columns = tensors_of(specs, numbers, texts)
@@ -141,13 +141,13 @@ ANY_TEXT = st.one_of(
     numbers=st.lists(ANY_NUMBER, min_size=1, max_size=30),
     texts=st.lists(ANY_TEXT, min_size=1, max_size=30),
 )
-def test_both_faces_are_equal_on_any_values(numbers, texts, specs, plan, encoder, serve):
+def test_encoder_and_tensorflow_agree_on_any_values(numbers, texts, specs, plan, encoder, serve):
     numbers, texts = pad(np.array(numbers), texts)
     encoded = encoder.encode(batch_for(specs, numbers, texts))
     assert_equal_faces(plan, encoded, serve(tensors_of(specs, numbers, texts)))
 
 
-def test_both_faces_are_equal_next_to_every_threshold(specs, plan, encoder, serve):
+def test_encoder_and_tensorflow_agree_next_to_every_threshold(specs, plan, encoder, serve):
     thresholds = np.concatenate(
         [np.array(f.step.thresholds) for f in plan.fields if f.step.name == "intervals"]
     )

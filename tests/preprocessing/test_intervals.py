@@ -65,7 +65,7 @@ def test_unreachable_bins_cost_nothing():
     assert ids_of(steps, np.array([np.inf])).tolist() == [0]
 
 
-def test_too_many_steps_are_refused():
+def test_log_rounding_refuses_too_many_steps():
     with pytest.raises(PreprocessingError, match="cut points"):
         log_round_steps(10**9, 0, 1.0000001)
 

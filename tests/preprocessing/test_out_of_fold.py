@@ -90,7 +90,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, smoothing=st.floats(0.01, 100.0), min_count=st.integers(1, 4))
-def test_by_time_a_row_is_encoded_from_those_before_it(
+def test_target_encoding_by_time_uses_only_the_rows_before(
     rows, smoothing, min_count, tmp_path_factory
 ):
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
@@ -112,7 +112,9 @@ def test_by_time_a_row_is_encoded_from_those_before_it(
 
 
 @given(rows=ROWS, folds=st.integers(2, 6), flipped=st.integers(0, 59))
-def test_by_folds_a_row_does_not_depend_on_its_own_label(rows, folds, flipped, tmp_path_factory):
+def test_target_encoding_by_folds_does_not_depend_on_the_rows_own_label(
+    rows, folds, flipped, tmp_path_factory
+):
     texts, labels = [text for text, _ in rows], [label for _, label in rows]
     flipped %= len(labels)
     other = list(labels)
@@ -158,7 +160,7 @@ def test_a_planted_leak_predicts_nothing(tmp_path, options, rows_per_value):
 
 
 @pytest.mark.parametrize("options", [{"folds": 5}, {"order": "time"}])
-def test_what_is_true_of_a_value_is_still_learned(tmp_path, options):
+def test_target_encoding_still_learns_what_is_true_of_a_value(tmp_path, options):
     chance = np.random.default_rng(4)
     values = chance.integers(0, 20, 6000)
     labels = (chance.random(6000) < (values + 1) / 25).astype(int).tolist()

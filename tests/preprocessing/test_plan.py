@@ -315,7 +315,7 @@ def test_statistics_of_other_features_are_a_mistake_of_the_program(tmp_path, spe
         ),
     ],
 )
-def test_what_numbers_and_ids_cannot_hold_is_an_error(tmp_path, spec, change, message):
+def test_feature_is_an_error_when_numbers_and_ids_cannot_hold_it(tmp_path, spec, change, message):
     statistics = change(statistics_for([spec], tmp_path))
     with pytest.raises(PreprocessingError, match=message) as caught:
         plan_preprocessing([spec], statistics, tmp_path)

@@ -158,7 +158,7 @@ def test_equal_ids_may_share(features):
         ),
     ],
 )
-def test_what_may_not_share_is_said(features, automatic, feature, message):
+def test_sharing_problem_is_told_when_features_may_not_share(features, automatic, feature, message):
     problem = share_problems(features, automatic)[0]
     assert problem.feature == feature
     assert message in problem.message
@@ -218,7 +218,7 @@ def test_each_field_of_a_feature_has_a_table_of_its_own(tmp_path):
     assert plan.position_tables == (0, 1, 0, 1, 2, 3, 2, 3)
 
 
-def test_without_sharing_each_field_has_a_table(tmp_path):
+def test_fields_have_a_table_each_without_sharing(tmp_path):
     plan = plan_of(tmp_path, text_spec("a", HASH), text_spec("b", HASH))
     assert plan.position_tables == (0, 1)
     assert plan.has_table_a_position

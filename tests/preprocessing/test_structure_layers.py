@@ -57,11 +57,11 @@ def round_trip(layer, inputs, tmp_path):
         (ToRagged("::"), ["a::b", ""], [[b"a", b"b"], []]),
     ],
 )
-def test_to_ragged(layer, inputs, expected, tmp_path):
+def test_ragged_layer_converts_dense_tensors(layer, inputs, expected, tmp_path):
     assert round_trip(layer, tf.constant(inputs), tmp_path).to_list() == expected
 
 
-def test_to_ragged_of_ragged(tmp_path):
+def test_ragged_layer_converts_ragged_tensors(tmp_path):
     texts = tf.ragged.constant([["1", "2,3"], ["4", ""], []])
     assert round_trip(ToRagged(), texts, tmp_path).to_list() == [[b"1", b"2", b"3"], [b"4"], []]
     inner = tf.RaggedTensor.from_row_lengths(tf.constant([[1, -1], [2, 3], [-1, -1]]), [2, 0, 1])
@@ -70,7 +70,7 @@ def test_to_ragged_of_ragged(tmp_path):
 
 @pytest.mark.slow
 @given(st.lists(st.lists(st.text(st.sampled_from("ab,é"), max_size=6), min_size=2, max_size=2)))
-def test_to_ragged_cuts_as_python_does(rows):
+def test_ragged_layer_cuts_texts_as_python_does(rows):
     expected = [[part for text in row for part in text.split(",") if part] for row in rows]
     found = ToRagged()(tf.constant(rows, tf.string, [len(rows), 2])).to_list()
     assert found == [[part.encode() for part in row] for row in expected]
@@ -88,7 +88,7 @@ def test_to_ragged_cuts_as_python_does(rows):
         (ToSparse(), [5, -1], [[0]], [5]),
     ],
 )
-def test_to_sparse(layer, inputs, indices, values, tmp_path):
+def test_sparse_layer_converts_dense_tensors(layer, inputs, indices, values, tmp_path):
     tensor = tf.constant(inputs)
     found = round_trip(layer, tensor, tmp_path) if tensor.shape.rank > 1 else layer(tensor)
     assert found.indices.numpy().tolist() == indices
@@ -96,7 +96,7 @@ def test_to_sparse(layer, inputs, indices, values, tmp_path):
     assert found.dense_shape.numpy().tolist() == list(tensor.shape)
 
 
-def test_to_sparse_of_ragged_and_of_sparse(tmp_path):
+def test_sparse_layer_converts_ragged_and_sparse_tensors(tmp_path):
     ragged = tf.ragged.constant([[1, -1, 2], [], [-1, 3]])
     found = round_trip(ToSparse(), ragged, tmp_path)
     assert found.indices.numpy().tolist() == [[0, 0], [0, 2], [2, 1]]
@@ -219,7 +219,7 @@ NAN = float("nan")
         ("float32", 0, [3], [3.0]),
     ],
 )
-def test_to_number(out_type, default, inputs, expected, tmp_path):
+def test_number_layer_converts_texts_and_numbers(out_type, default, inputs, expected, tmp_path):
     layer = ToNumber(out_type, default)
     found = round_trip(layer, tf.constant(inputs)[:, None], tmp_path).numpy().ravel()
     assert found.dtype == np.dtype(out_type)
@@ -241,7 +241,7 @@ def test_to_number(out_type, default, inputs, expected, tmp_path):
         ("uint64", [-1]),
     ],
 )
-def test_to_number_never_wraps_around(out_type, inputs):
+def test_number_layer_never_wraps_around(out_type, inputs):
     layer = ToNumber(out_type, 0)
     with pytest.raises(tf.errors.InvalidArgumentError):
         layer(tf.constant(inputs))

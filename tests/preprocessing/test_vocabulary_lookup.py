@@ -30,7 +30,7 @@ def oracle(vocabulary, values, oov_buckets):
     st.lists(st.binary(max_size=80), max_size=20),
     st.integers(1, 9),
 )
-def test_both_faces_equal_a_dictionary(vocabulary, others, oov_buckets):
+def test_vocabulary_lookup_equals_a_dictionary_in_kernel_and_layer(vocabulary, others, oov_buckets):
     values = vocabulary + others
     expected = oracle(vocabulary, values, oov_buckets)
     table = vocabulary_table(vocabulary_of(vocabulary))

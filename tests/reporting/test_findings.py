@@ -140,7 +140,7 @@ def test_columns_that_are_left_out_are_named():
     assert "note: Left out of the model: id." in texts(left_out=left)
 
 
-def test_what_needs_action_comes_first():
+def test_findings_begin_with_what_needs_action():
     tones = [text.split(":")[0] for text in texts(test=changed(auc=0.99))]
     assert tones == sorted(tones, key=["look", "good", "note"].index)
     assert tones[0] == "look"

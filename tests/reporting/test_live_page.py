@@ -41,7 +41,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def test_what_a_job_does_is_shown():
+def test_live_page_shows_what_a_job_does():
     text = Page(render_live(live_data())).text
     for expected in (
         "criteo-deepfm · training",
@@ -62,7 +62,7 @@ def test_what_a_job_does_is_shown():
         assert expected in text, expected
 
 
-def test_only_the_script_of_the_page_may_run():
+def test_live_page_lets_only_its_own_script_run():
     page = Page(render_live(live_data()))
     (script,) = page.scripts
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -95,7 +95,7 @@ def test_hostile_names_are_text():
     assert "{{ 7*7 }}" in page.text
 
 
-def test_what_stands_still_is_said():
+def test_live_page_says_what_stands_still():
     job = a_job(state="training", answering=False, reason="waiting for storage: disk is full")
     text = Page(render_live(live_data(job=job))).text
     assert "Waiting for storage: disk is full." in text

@@ -416,7 +416,7 @@ def test_many_features_stay_within_a_few_megabytes():
     assert len(html) < 6_000_000
 
 
-def test_on_a_narrow_screen_drift_says_what_its_figures_are(full):
+def test_drift_table_says_what_its_figures_are_on_a_narrow_screen(full):
     narrow = full[full.index("@media (max-width: 820px)") :]
     assert ".drift-head { display: none; }" in narrow
     assert ".drift-row > summary .n::before { content: attr(data-label)" in narrow

@@ -61,7 +61,7 @@ def test_bars_are_sorted_by_what_a_column_says():
     assert bars[0].detail == "0.9"
 
 
-def test_without_information_there_is_no_section():
+def test_information_section_is_absent_without_information():
     assert information_bars(None, ["a"]) == []
     plain = columns_of()
     assert 'id="information"' not in render_profile(profile_of(plain))

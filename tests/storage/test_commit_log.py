@@ -188,7 +188,7 @@ def test_the_newest_commits_stay_and_pinned_ones_beside_them(storage):
 
 
 @pytest.mark.parametrize("calls", range(6))
-def test_what_is_pinned_while_a_commit_replaces_it_stays(calls):
+def test_pinned_commit_stays_when_pinned_while_a_commit_replaces_it(calls):
     storage = Memory()
     writer, reader = CommitWriter(storage), CommitReader(storage)
     commit(writer, "one")
@@ -205,7 +205,7 @@ def test_what_is_pinned_while_a_commit_replaces_it_stays(calls):
 
 
 @pytest.mark.parametrize("calls", range(14))
-def test_what_is_pinned_while_retention_is_under_way_stays(calls):
+def test_pinned_commit_stays_when_pinned_while_retention_is_under_way(calls):
     storage = Memory()
     writer, reader = CommitWriter(storage), CommitReader(storage)
     one = commit(writer, "one")
@@ -337,7 +337,7 @@ def test_a_commit_whose_answer_was_lost_is_followed_by_the_next():
     assert CommitReader(storage).newest().state == {"text": "two"}
 
 
-def test_of_two_that_take_over_at_once_one_writes():
+def test_takeover_leaves_one_writer_when_two_begin_at_once():
     storage = Memory()
     commit(CommitWriter(storage), "one")
     others = []
@@ -347,7 +347,7 @@ def test_of_two_that_take_over_at_once_one_writes():
     assert commit(others[0], "two").commit_id == CommitId(2, 0)
 
 
-def test_who_takes_over_waits_for_a_commit_that_was_under_way():
+def test_takeover_waits_for_a_commit_that_was_under_way():
     storage = Memory()
     zombie = CommitWriter(storage)
     commit(zombie, "one")
@@ -385,7 +385,7 @@ ACTIONS = st.lists(
 
 
 @given(steps=ACTIONS, between=ACTIONS)
-def test_whatever_happens_at_once_commits_are_in_order_and_what_is_read_is_whole(steps, between):
+def test_commits_are_in_order_and_read_whole_whatever_happens_at_once(steps, between):
     """Three members act; `between` are acts of the others before each call of a storage."""
     storage = Memory()
     writers, pins, committed = {}, {}, []

@@ -102,7 +102,7 @@ def test_the_seal_lies_where_the_writer_before_commits_next(newest, commit_id):
 
 
 @given(commit_ids=st.lists(small_commit_ids, unique=True), kept=st.frozensets(small_commit_ids))
-def test_what_is_superseded_is_neither_the_newest_nor_kept(commit_ids, kept):
+def test_superseded_commits_are_neither_the_newest_nor_kept(commit_ids, kept):
     doomed = superseded(commit_ids, kept=kept)
     assert doomed == sorted(
         commit_id

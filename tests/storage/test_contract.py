@@ -15,7 +15,7 @@ from ctr_pipeline.storage.protocol import (
 )
 
 
-def test_what_was_written_is_read_whole_and_in_ranges(storage):
+def test_object_is_read_whole_and_in_ranges_as_it_was_written(storage):
     storage.write("a/b.bin", b"0123456789")
     assert storage.read("a/b.bin") == b"0123456789"
     assert storage.read_range("a/b.bin", 2, 3) == b"234"
@@ -116,7 +116,7 @@ def test_a_small_object_is_one_request_however_it_is_read(storage, asked):
     assert asked == [(0, 65_536)]
 
 
-def test_what_is_not_there_is_told(storage):
+def test_object_is_reported_missing_when_it_is_not_there(storage):
     for call in (
         lambda: storage.read("no/such"),
         lambda: storage.read_range("no/such", 0, 1),
@@ -146,7 +146,7 @@ def test_blocks_become_one_object(storage):
 
 
 @pytest.mark.parametrize("num_bytes", [0, 9 << 20])
-def test_nothing_is_put_where_the_block_fails(storage, num_bytes):
+def test_object_is_not_put_where_the_block_fails(storage, num_bytes):
     def fail():
         with storage.create("partial") as file:
             file.write(bytes(num_bytes))
@@ -197,7 +197,7 @@ def test_a_list_of_more_than_a_page_is_complete(storage):
     assert storage.list("many") == []
 
 
-def test_what_is_deleted_is_gone_and_may_be_deleted_again(storage):
+def test_object_is_gone_once_deleted_and_may_be_deleted_again(storage):
     for key in ("a/1", "a/2", "a/3"):
         storage.write(key, b"x")
     storage.delete(["a/1", "a/none", "a/3"])
@@ -206,7 +206,7 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again(storage):
     assert [one.key for one in storage.list("a")] == ["a/2"]
 
 
-def test_what_is_there_is_not_put_again(storage):
+def test_put_if_absent_fails_when_the_object_is_there(storage):
     storage.put_if_absent("once", b"first")
     for data in (b"second", b"first"):
         with pytest.raises(ObjectExistsError, match="once: is there already"):
@@ -217,7 +217,7 @@ def test_what_is_there_is_not_put_again(storage):
     assert storage.read("once") == b"third"
 
 
-def test_of_16_writers_at_once_one_succeeds(storage):
+def test_put_if_absent_succeeds_for_one_of_16_writers_at_once(storage):
     for race in range(2):
         start = threading.Barrier(16)
 

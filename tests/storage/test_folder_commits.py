@@ -66,7 +66,7 @@ def test_another_disk_gets_the_files_of_the_newest_commit(on_disk, tmp_path):
     assert stored_address(tmp_path / "there") == stored_address(tmp_path / "here")
 
 
-def test_only_what_changed_is_written_and_read_again(on_disk, storage, tmp_path):
+def test_folder_commit_writes_and_reads_again_only_what_changed(on_disk, storage, tmp_path):
     here, there = on_disk("here"), on_disk("there")
     here.begin()
     write(tmp_path / "here", a="1", b="2")
@@ -83,7 +83,7 @@ def test_only_what_changed_is_written_and_read_again(on_disk, storage, tmp_path)
     assert (tmp_path / "there/a").stat().st_ino == inode
 
 
-def test_what_grows_can_be_held_back(on_disk, tmp_path):
+def test_folder_commit_can_hold_back_files_that_grow(on_disk, tmp_path):
     here, there = on_disk("here"), on_disk("there")
     here.begin()
     write(tmp_path / "here", a="1", log="1")

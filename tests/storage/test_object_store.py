@@ -57,7 +57,7 @@ def test_a_write_is_repeated_until_the_store_does_it(opened, status):
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_what_only_asks_is_repeated(opened, status):
+def test_requests_are_repeated_when_they_only_ask(opened, status):
     server, store = opened
     store.write("f/a", b"hello")
     for method, call, answer in (
@@ -134,7 +134,7 @@ def test_an_answer_is_not_asked_for_again(opened):
     assert len(server.faults.requests) == 1
 
 
-def test_of_16_writers_one_succeeds_while_answers_are_lost_and_refused(opened):
+def test_put_succeeds_for_one_of_16_writers_while_answers_are_lost_and_refused(opened):
     server, store = opened
     server.faults.trouble(
         Fault("PUT", 3, status=503), Fault("PUT", 3, status=409), Fault("PUT", 3, loses_answer=True)

@@ -69,9 +69,7 @@ def test_the_package_that_is_missing_is_named(monkeypatch):
         (errno.ENOSPC, RunFolderError),
     ],
 )
-def test_what_a_disk_refuses_is_told_by_its_kind_and_leaves_nothing(
-    tmp_path, monkeypatch, number, kind
-):
+def test_disk_refusal_is_told_by_its_kind_and_leaves_nothing(tmp_path, monkeypatch, number, kind):
     storage = LocalDisk(str(tmp_path))
     storage.write("kept", b"before")
 
@@ -99,7 +97,7 @@ def test_a_disk_without_hard_links_is_refused_and_not_trusted(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_killed_writers_left_is_deleted_where_nobody_writes_it_any_more(tmp_path):
+def test_leftovers_of_killed_writers_are_deleted_where_nobody_writes_any_more(tmp_path):
     storage = LocalDisk(str(tmp_path))
     storage.write("f/done", b"x")
     for name in (".old.4711abcd.tmp", ".new.4711abcd.tmp", ".notes"):

@@ -172,7 +172,7 @@ def test_credentials_that_are_refused_are_told_before_any_row_is_read(open_store
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_of_two_jobs_that_begin_in_one_place_one_is_refused(open_store, server):
+def test_job_is_refused_when_another_began_in_the_same_place(open_store, server):
     _, store = open_store(server)
     cuts = CutStorage(store)
     cuts.begin("job-1")

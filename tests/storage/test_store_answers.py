@@ -195,7 +195,7 @@ def test_credentials_that_are_nowhere_are_told_at_once(variables):
         ),
     ],
 )
-def test_what_a_cloud_says_of_its_machine_is_about_credentials(scheme, remedy):
+def test_error_names_credentials_when_a_cloud_speaks_of_its_machine(scheme, remedy):
     request = "http://169.254.169.254/computeMetadata/v1/token?audience=https%3A%2F%2Fwww"
     said = (
         f"Generic GCS error: Error performing token request: Error performing GET {request} in "

@@ -160,7 +160,7 @@ def test_a_bucket_that_is_not_there_is_told(open_store, tmp_path):
         begin("s3://no-such-bucket/run", tmp_path / "scratch")
 
 
-def test_of_16_that_begin_at_once_one_works_on_the_run(open_store, tmp_path):
+def test_run_is_worked_on_by_one_of_16_that_begin_at_once(open_store, tmp_path):
     faults, store = open_store("moto")
     faults.faults.trouble(*(Fault("PUT", times=4, status=status) for status in (409, 412, 503)))
     faults.network.slow(delay_seconds=0.05)
@@ -218,7 +218,7 @@ def test_any_machine_goes_on_scores_and_reports_by_the_address(
     assert "finished" in call(tmp_path, "third", "status", store.address)
 
 
-def test_of_two_processes_that_resume_a_run_at_once_one_goes_on(data, open_store, tmp_path):
+def test_run_is_resumed_by_one_of_two_processes_at_once(data, open_store, tmp_path):
     _, store = open_store("seaweedfs")
     with WatchedRun(tmp_path / "first", config_of(data, "local"), stored_at=store.address) as run:
         lose_the_machine(run, store)

@@ -56,7 +56,7 @@ def test_every_row_once_an_epoch(reader):
     assert not np.array_equal(seen, expected)
 
 
-def test_without_shuffling_the_order_of_the_file(reader):
+def test_rows_keep_the_order_of_the_file_without_shuffling(reader):
     batches = batches_of(reader, shuffle=False)
     seen = np.concatenate([b.rows.numbers_BN[: b.num_valid] for b in batches])
     assert np.array_equal(seen, draw_rows(NUM_ROWS, 1)[1])

@@ -77,7 +77,7 @@ def test_steps_sort_as_numbers(checkpoints):
     assert checkpoints.load_newest(pytest.fail).step == 100
 
 
-def test_none_at_all(checkpoints, root):
+def test_checkpoint_store_is_empty_before_the_first_save(checkpoints, root):
     assert checkpoints.steps() == []
     assert checkpoints.load_newest(pytest.fail) is None
     checkpoints.retain(1, pinned=None)
@@ -97,7 +97,7 @@ def test_same_step_is_replaced(checkpoints):
     assert rows_of(checkpoints.load(5)) == b"new5"
 
 
-def test_what_a_killed_process_wrote_does_not_count_and_goes(checkpoints, root):
+def test_checkpoint_of_a_killed_process_does_not_count_and_goes(checkpoints, root):
     kept = save(checkpoints, 5)
 
     def killed(file):
@@ -250,7 +250,7 @@ def test_a_disk_that_is_full_at_the_manifest_leaves_earlier_ones(checkpoints, ro
     assert rows_of(checkpoints.load(1)) == b"old1"
 
 
-def test_what_was_passed_over_does_not_count_as_the_newest(checkpoints, root):
+def test_checkpoint_does_not_count_as_the_newest_when_passed_over(checkpoints, root):
     save(checkpoints, 1)
     cut_short(root, save(checkpoints, 9))
     later = Checkpoints(open_storage(str(root)))
@@ -277,7 +277,7 @@ def test_the_end_of_an_epoch_is_found_whatever_came_after_it(checkpoints):
         checkpoints.load_epoch(2)
 
 
-def test_what_a_job_alone_can_go_on_from_is_passed_over_or_refused(root):
+def test_checkpoint_only_a_job_can_resume_is_passed_over_or_refused(root):
     storage = open_storage(str(root))
     job = CommitWriter(storage)
     job.commit([], {"number": 4, "step": 40, "training": None})

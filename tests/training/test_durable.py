@@ -51,7 +51,7 @@ def test_a_link_in_the_place_of_a_growing_file_is_refused(tmp_path):
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-def test_nothing_is_there_before_the_end(tmp_path):
+def test_file_is_absent_before_the_end_of_the_write(tmp_path):
     with durable.durable_write(tmp_path / "rows") as file:
         file.write(b"half")
         assert not (tmp_path / "rows").exists()

@@ -44,7 +44,7 @@ def test_a_new_process_rolls_back_what_another_wrote(tmp_path):
     assert read(tmp_path) == {"train/logloss": [(10, 1.0), (12, 3.0)]}
 
 
-def test_what_is_written_can_be_read_before_the_log_is_closed(tmp_path):
+def test_event_log_can_be_read_before_it_is_closed(tmp_path):
     log = EventLog(tmp_path)
     log.scalars(1, train_logloss=1.0)
     assert read(tmp_path) == {"train/logloss": [(1, 1.0)]}

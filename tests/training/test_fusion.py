@@ -83,7 +83,7 @@ def test_products_of_bfloat16_are_left_to_the_processor():
     assert not traced.function_def.attr["_XlaMustCompile"].b
 
 
-def test_what_is_saved_has_no_compiled_part(tmp_path):
+def test_saved_model_has_no_compiled_part(tmp_path):
     model = model_of("deepfm")
     gradients_of(CompiledModel(model, batch_size=BATCH, use_xla=False))
     model.export(tmp_path / "saved", verbose=False)

@@ -31,7 +31,7 @@ def test_no_epoch_is_a_header_alone(tmp_path):
     assert pd.read_csv(tmp_path / "history.csv").empty
 
 
-def test_is_read_as_it_was_written(tmp_path):
+def test_history_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "history.csv"
     assert load_history(path) == []
     save_history(path, [FIRST, SECOND])
@@ -39,7 +39,7 @@ def test_is_read_as_it_was_written(tmp_path):
     assert isinstance(load_history(path)[0].num_rows, int)
 
 
-def test_is_read_where_it_counts_from_0_too(tmp_path):
+def test_history_is_read_where_it_counts_from_0_too(tmp_path):
     path = tmp_path / "history.csv"
     save_history(path, [FIRST, SECOND])
     table = pd.read_csv(path)

@@ -24,7 +24,7 @@ def test_signal_raises_at_once(request, number, code):
     assert stop.value.exit_code == code
 
 
-def test_what_is_ignored_stays_ignored():
+def test_signal_stays_ignored_when_it_was_ignored():
     """As `nohup` has it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -104,7 +104,7 @@ def test_error_inside_leaves_no_signal_behind():
         pass
 
 
-def test_nothing_to_raise_without_a_signal():
+def test_interruption_raises_nothing_without_a_signal():
     interruption.raise_if_requested()
     with interruption.handle_signals(), interruption.deferred():
         interruption.raise_if_requested()

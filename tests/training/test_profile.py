@@ -78,7 +78,7 @@ def test_every_moment_belongs_to_the_stage_that_its_lap_names():
         ),
     ],
 )
-def test_what_bounds_a_run(profile, said):
+def test_profile_tells_what_bounds_a_run(profile, said):
     assert describe_bound(profile) == said
 
 

@@ -297,7 +297,7 @@ def call_through(world, proxies, access):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_one_way", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_of_two_replicas_that_are_cut_off_the_younger_one_goes_and_comes_back(
+def test_replica_that_is_younger_goes_and_comes_back_when_two_are_cut_off(
     rehearse, monkeypatch, is_one_way
 ):
     """All reach the rendezvous and a third replica, so that a new world alone mends nothing."""

@@ -385,7 +385,7 @@ def test_state_survives_json(make_rig):
     assert TrainingState.from_json(state.to_json()) == state
 
 
-def test_without_validation_rows_it_trains_all_epochs(make_rig, learnable, tmp_path):
+def test_training_runs_all_epochs_without_validation_rows(make_rig, learnable, tmp_path):
     first, second = draw_rows(NUM_ROWS, 1), draw_rows(500, 2)
     both = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
     (tmp_path / "merged").mkdir()
@@ -408,7 +408,7 @@ def test_without_validation_rows_it_trains_all_epochs(make_rig, learnable, tmp_p
 
 
 @pytest.mark.parametrize("batch", few_quickly([125], [40, 200]))
-def test_without_validation_rows_it_resumes(make_rig, batch):
+def test_training_resumes_without_validation_rows(make_rig, batch):
     undisturbed = make_rig("undisturbed", refits=True, deterministic=True)
     expected = undisturbed.trainer.fit()
     interrupt(make_rig, "stopped", batch, refits=True, deterministic=True)

@@ -86,7 +86,7 @@ def test_the_page_is_that_of_the_master(job, opened):
         served.__exit__(None, None, None)
 
 
-def test_while_no_master_answers_the_page_says_what_kubernetes_knows(job, opened):
+def test_page_says_what_kubernetes_knows_while_no_master_answers(job, opened):
     _, show = opened
     status, page = show()
     assert status == 200

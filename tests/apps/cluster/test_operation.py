@@ -192,7 +192,7 @@ def test_members_that_wait_are_named_once_for_each_reason():
     )
 
 
-def test_of_many_members_that_wait_for_the_same_a_few_are_named():
+def test_reason_names_a_few_of_many_members_that_wait_for_the_same():
     pods = [pod("driver"), *(pod("worker", "Pending", index=index) for index in range(1000))]
     reason = summary_of(job(), pods).reason
     assert reason.startswith("worker-0, worker-1, worker-10, ")
@@ -342,7 +342,7 @@ class TestJob:
         with pytest.raises(ApiError, match="forbidden"):
             SubmittedJob(api, "clicks").run_in_driver(["status"])
 
-    def test_without_a_driver_nothing_runs(self):
+    def test_command_is_not_run_without_a_driver(self):
         assert SubmittedJob(ScriptedApi(job()), "clicks").run_in_driver(["status"]) is None
 
     def test_the_log_is_that_of_the_newest_pod(self):
@@ -363,7 +363,7 @@ class TestJob:
             f"clicks-driver-None: ctr_pipeline logs runs/clicks {name} --lines=5 --follow\n"
         )
 
-    def test_without_a_driver_a_pod_is_made_that_reads_the_claim_and_is_deleted(self):
+    def test_reader_pod_reads_the_claim_and_is_deleted_without_a_driver(self):
         api = ScriptedApi(job())
         (line,) = SubmittedJob(api, "clicks").read_log("worker-7", num_lines=5, follow=False)
         assert line.startswith(b"clicks-reader: ctr_pipeline logs")
@@ -434,7 +434,7 @@ class TestJob:
             f"{name} 5 False".encode()
         ]
 
-    def test_who_follows_a_job_hears_why_it_has_no_driver(self):
+    def test_follower_of_a_job_hears_why_it_has_no_driver(self):
         api, told = ScriptedApi(job()), []
         rounds = [[pod("driver", "Pending")], [pod("driver", "Pending")], [pod("driver")]]
 
@@ -533,7 +533,7 @@ class TestFetch:
             fetch(breaks=[150_000, 0, 0, 0])
         assert not self.api.breaks
 
-    def test_without_a_run_folder_nothing_is_fetched(self, fetch, tmp_path):
+    def test_fetch_fails_without_a_run_folder(self, fetch, tmp_path):
         with pytest.raises(CtrPipelineError, match="there is no run folder"):
             fetch(folder=tmp_path / "none")
 

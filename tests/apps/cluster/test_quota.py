@@ -73,13 +73,13 @@ def needs(**resources):
         ),
     ],
 )
-def test_what_a_quota_means(hard, used, message):
+def test_quota_message_says_what_the_quota_means_for_a_job(hard, used, message):
     resources = {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
     found = examine_quotas([quota(hard, used)], needs(**resources))
     assert [one.message for one in found] == ([] if message is None else [message])
 
 
-def test_what_can_never_run_comes_first():
+def test_quota_findings_begin_with_what_can_never_run():
     resources = {"requests": {"cpu": "1"}}
     quotas = [quota({"pods": "4"}, {"pods": "3"}), quota({"cpu": "1"})]
     assert [one.is_final for one in examine_quotas(quotas, needs(**resources))] == [True, False]

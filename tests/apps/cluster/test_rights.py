@@ -82,10 +82,10 @@ def rule(group, resource, *verbs):
         ),
     ],
 )
-def test_what_a_job_s_account_has_no_use_for(rules, found):
+def test_superfluous_rights_are_those_a_job_s_account_has_no_use_for(rules, found):
     expected = ["patch pods", "create pods/exec"] if found is None else found
     assert describe_superfluous(rules) == expected
 
 
-def test_who_may_not_act_as_the_account_knows_nothing_of_it():
+def test_superfluous_rights_are_unknown_unless_one_may_act_as_the_account():
     assert superfluous_rights(Granting(set()), "clicks") is None

@@ -185,7 +185,7 @@ class TestPlan:
         }
         assert by_code == {1: "FailJob", 128: "FailJob", 143: "Ignore"}
 
-    def test_its_pod_runs_the_config_and_goes_on_where_the_one_before_ended(self, loaded):
+    def test_driver_pod_runs_the_config_and_goes_on_where_the_one_before_ended(self, loaded):
         template = objects_of(loaded("train.epochs=3"))[0]["spec"]["template"]
         (container,) = template["spec"]["containers"]
         assert container["command"] == [
@@ -235,7 +235,7 @@ class TestPlan:
             loaded(f"kubernetes.workers.{given}")
 
     @pytest.mark.parametrize("key", ["image", "claim"])
-    def test_what_a_cluster_needs_is_asked_for(self, loaded, key):
+    def test_config_key_that_a_cluster_needs_is_asked_for(self, loaded, key):
         with pytest.raises(CtrPipelineError, match=f"kubernetes.{key} is missing"):
             objects_of(loaded(f"kubernetes.{key}=null"))
 
@@ -311,7 +311,7 @@ class TestSubmit:
             ),
         ],
     )
-    def test_what_cannot_run_creates_nothing(self, submit, api, message):
+    def test_submission_creates_nothing_when_the_job_cannot_run(self, submit, api, message):
         with pytest.raises(CtrPipelineError, match=message):
             submit(api)
         assert not api.objects
@@ -441,7 +441,7 @@ class TestSubmit:
         assert warning in found
         assert api.objects
 
-    def test_what_the_job_s_account_may_do_for_no_reason_is_named(self, submit):
+    def test_superfluous_rights_of_the_job_s_account_are_named(self, submit):
         rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
         assert "may also get, list secrets" in submit(ScriptedApi(rules=[rule]))[0]
 
@@ -492,7 +492,7 @@ class TestElasticNodes:
         assert api.objects["Service"]["spec"]["selector"].items() <= labels.items()
         assert api.calls[-1] == ("patch", "Job", "mirrored", {"spec": {"suspend": False}})
 
-    def test_its_driver_sees_its_nodes_and_may_do_nothing(self, submit):
+    def test_driver_of_elastic_nodes_sees_its_nodes_and_may_do_nothing(self, submit):
         api = self.Api()
         submit(api)
         assert api.objects["Role"]["rules"] == [
@@ -521,7 +521,7 @@ class TestElasticNodes:
             ),
         ],
     )
-    def test_what_cannot_run_is_named_before_anything_is_created(
+    def test_elastic_run_names_what_cannot_run_before_anything_is_created(
         self, submit, capsys, options, message
     ):
         api = self.Api()
@@ -529,7 +529,7 @@ class TestElasticNodes:
         assert message in capsys.readouterr().err
         assert not api.objects
 
-    def test_what_is_for_pods_is_refused_without_them(self, capsys):
+    def test_options_for_pods_are_refused_without_pods(self, capsys):
         arguments = ("--standalone", "--nodes", "1", "--upload", "train.py", "--", "true")
         assert main(["elastic-run", *arguments]) == 1
         assert "--set and --upload are for pods" in capsys.readouterr().err
@@ -619,7 +619,7 @@ class TestUpload:
         done = [call[:2] for call in api.calls if call[0] != "check"]
         assert done[:3] == [("create", "Pod"), ("delete", "Pod"), ("create", "Job")]
 
-    def test_its_pod_writes_to_the_claim_sees_nothing_else_and_needs_little(
+    def test_upload_pod_writes_to_the_claim_sees_nothing_else_and_needs_little(
         self, submit, pods, rows, tmp_path
     ):
         api = self.Api(pods, tmp_path / "claim")
@@ -635,7 +635,9 @@ class TestUpload:
         ("path", "message"),
         [("/etc/hosts", "has no place"), ("../here/test.csv", "has no place"), ("row", "no such")],
     )
-    def test_what_cannot_be_uploaded_is_named_first(self, submit, pods, rows, path, message):
+    def test_upload_names_a_path_that_cannot_be_uploaded_first(
+        self, submit, pods, rows, path, message
+    ):
         api = self.Api(pods, rows)
         with pytest.raises(CtrPipelineError, match=message):
             submit(api, uploads=[Path(path)])
@@ -685,7 +687,7 @@ class TestCheckInPod:
         ]
         assert api.objects["ConfigMap"]["data"]["config.yaml"] == CONFIG
 
-    def test_its_pod_sees_the_rows_and_not_the_secrets_of_jobs(self, check):
+    def test_check_pod_sees_the_rows_and_not_the_secrets_of_jobs(self, check):
         api = self.Api()
         check(api)
         spec = api.objects["Pod"]["spec"]
@@ -767,7 +769,7 @@ class TestCheckWithoutRows:
             (CONFIG.replace("  claim: runs\n", ""), "no such file: 'rows.tsv'"),
         ],
     )
-    def test_what_a_job_cannot_do_without_is_an_error(self, config, capsys, text, message):
+    def test_check_fails_on_a_config_without_what_a_job_needs(self, config, capsys, text, message):
         assert main(config(text)) == 1
         assert message in capsys.readouterr().err
 

@@ -118,7 +118,7 @@ class TestPod:
         folder.fetch(find_missing(here, files), here, on_bytes=lambda _: None)
         assert found_in(here) == FILES
 
-    def test_there_may_be_no_folder(self, tmp_path, pods):
+    def test_pod_folder_may_be_absent(self, tmp_path, pods):
         assert PodFolder(pods, "driver", str(tmp_path / "none")).list_files() is None
 
     def test_files_are_uploaded_and_the_same_ones_once(self, run, tmp_path, pods):
@@ -130,7 +130,7 @@ class TestPod:
         assert found_in(tmp_path / "claim") == FILES
         assert sum(told) == sum(map(len, FILES.values()))
 
-    def test_what_the_pod_cannot_write_is_named(self, run, tmp_path, pods):
+    def test_upload_names_the_path_that_the_pod_cannot_write(self, run, tmp_path, pods):
         (tmp_path / "claim").mkdir()
         (tmp_path / "claim" / "export").write_text("a file")
         folder = PodFolder(pods, "upload", str(tmp_path / "claim"))
@@ -169,7 +169,7 @@ def entry(name, kind=tarfile.REGTYPE, target=""):
     ],
     ids=lambda one: f"{one.name}-{one.type.decode()}",
 )
-def test_nothing_is_written_outside_of_the_folder(tmp_path, hostile):
+def test_unpacking_writes_nothing_outside_of_the_folder(tmp_path, hostile):
     here, outside = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     outside.mkdir()

@@ -54,7 +54,7 @@ def test_claims_of_a_cut_that_fails_are_left_to_the_next():
     assert claims.begin_cut() == ()
 
 
-def test_who_reported_what_is_missing_is_named_and_nobody_else():
+def test_worker_that_reported_what_is_missing_is_named_and_nobody_else():
     claims = Claims()
     claims.add(0, 0b01, "a")
     claims.add(0, 0b10, "b")

@@ -76,7 +76,7 @@ class TestRoundTrip:
         leaf = dataclasses.replace(LEAF, real=value)
         assert decode(Leaf, encode(leaf)).real == value
 
-    def test_what_is_no_unicode_becomes_a_question_mark(self):
+    def test_characters_that_are_no_unicode_become_question_marks(self):
         odd = dataclasses.replace(LEAF, text="a\udcffé")
         assert decode(Leaf, encode(odd)) == dataclasses.replace(LEAF, text="a?é")
 
@@ -88,7 +88,7 @@ class TestRoundTrip:
         assert type(found.real) is float
         assert found.real == 2.0
 
-    def test_it_is_plain_json(self):
+    def test_message_is_plain_json(self):
         assert json.loads(encode(TREE)) == {
             "kind": "oak",
             "leaf": {"number": 1, "real": 0.5, "text": "x", "truth": True},
@@ -146,7 +146,7 @@ class TestRefusals:
             (encode(LEAF) + b"x", "Leaf: Invalid JSON"),
         ],
     )
-    def test_of_leaves(self, data, place):
+    def test_refusal_of_a_leaf_is_short_and_names_the_place(self, data, place):
         with pytest.raises(MalformedMessage, match=place) as caught:
             decode(Leaf, data)
         assert len(str(caught.value)) < 500
@@ -166,7 +166,7 @@ class TestRefusals:
             ({"perhaps": "3"}, "Tree.perhaps: .*valid integer"),
         ],
     )
-    def test_of_trees_name_the_place(self, change, place):
+    def test_refusal_of_a_tree_names_the_place(self, change, place):
         data = json.dumps({**json.loads(encode(TREE)), **change}).encode()
         with pytest.raises(MalformedMessage, match=place):
             decode(Tree, data)
@@ -187,7 +187,7 @@ class TestRefusals:
             return
         assert decode(Tree, encode(found)) == found or "nan" in repr(found)
 
-    def test_what_json_cannot_carry_is_a_mistake_of_ours(self):
+    def test_value_that_json_cannot_carry_is_a_mistake_of_ours(self):
         with pytest.raises(ValueError, match="Unable to serialize"):
             encode(dataclasses.replace(LEAF, number=object()))
 

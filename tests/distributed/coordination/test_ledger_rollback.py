@@ -67,7 +67,7 @@ def test_a_frozen_ledger_thaws_to_the_same():
     assert again.board.num_over == 1
 
 
-def test_what_comes_after_the_freeze_does_not_change_it():
+def test_ledger_freeze_is_not_changed_by_what_comes_after_it():
     ledger = make_ledger()
     frozen = ledger.freeze()
     text = json.dumps(frozen)

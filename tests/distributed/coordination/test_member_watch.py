@@ -60,7 +60,7 @@ def test_a_server_that_reports_is_left_alone_and_one_that_stops_hangs(watch):
     assert hung.why == "parameter server 0 was not heard for 5 s"
 
 
-def test_it_is_ended_once_and_its_end_is_told_once(watch):
+def test_member_is_ended_once_and_its_end_is_told_once(watch):
     process = process_of()
     watch.see([process], 0.0)
     watch.hear(report_of(process), 0.0)
@@ -134,7 +134,7 @@ def test_a_worker_that_is_cut_off_is_replaced_and_named(watch):
         ({0: ["gone"]}, []),
     ],
 )
-def test_of_a_worker_and_a_server_that_are_cut_off_one_is_replaced(watch, cut, chosen):
+def test_worker_or_server_but_not_both_is_replaced_when_they_are_cut_off(watch, cut, chosen):
     processes = [process_of()] + [
         replace(process_of("worker", f"first-{index}"), index=index) for index in range(2)
     ]

@@ -186,7 +186,7 @@ def test_skewed_load_becomes_even_and_then_nothing_moves(seed):
     st.lists(st.sampled_from([1.0, 2.0, 4.0]), min_size=1, max_size=4),
     st.floats(0.1, 100.0),
 )
-def test_whatever_the_load_moves_make_nothing_worse_and_end(weights, cores, most_speed):
+def test_moves_make_nothing_worse_and_end_whatever_the_load(weights, cores, most_speed):
     cluster = Cluster(weights, len(cores), most_speed=most_speed, cores=tuple(cores))
     speed = cluster.speed
     for _ in range(20):
@@ -235,14 +235,14 @@ def test_a_server_that_is_busy_with_dense_parameters_is_told_of():
     assert told.remedy == "no move helps, as its dense parameters are most of its work"
 
 
-def test_nothing_moves_before_a_server_was_hot_for_the_time_stated():
+def test_partitions_stay_until_a_server_was_hot_for_the_time_stated():
     cluster = Cluster([0.5, 0.1, 0.5, 0.1], 2, most_speed=1.0)
     cluster.run(30)
     assert cluster.under_way is None
     assert not cluster.moves
 
 
-def test_nothing_moves_for_a_server_that_was_hot_now_and_then():
+def test_partitions_stay_when_a_server_was_hot_now_and_then():
     cluster = Cluster([0.5, 0.1, 0.5, 0.1], 2)
     for _ in range(60):
         cluster.most_speed = 1.0
@@ -268,14 +268,14 @@ def test_one_partition_that_is_the_heat_is_named():
     assert told.remedy == "no move helps, as partition 0 alone is most of its work"
 
 
-def test_where_all_are_busy_nothing_moves():
+def test_partitions_stay_when_all_servers_are_busy():
     cluster = Cluster([0.5, 0.48, 0.5, 0.48], 2).run(600)
     assert not cluster.moves
     assert {told.server for told in cluster.told} == {0, 1}
     assert all(told.remedy.startswith("all are busy") for told in cluster.told)
 
 
-def test_where_partitions_must_not_move_a_hot_server_is_told_of():
+def test_hot_server_is_told_of_where_partitions_must_not_move():
     rules = HeatRules(may_move=False)
     cluster = Cluster([0.5, 0.1, 0.5, 0.1], 2, rules=rules).run(600)
     assert not cluster.moves

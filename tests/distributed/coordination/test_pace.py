@@ -34,7 +34,7 @@ def push(pace, worker, *numbers):
         pace.count(worker, batch(number, worker))
 
 
-def test_who_is_too_far_ahead_waits_until_the_slowest_has_pushed(pace):
+def test_worker_too_far_ahead_waits_until_the_slowest_has_pushed(pace):
     push(pace, 1, 0, 1)
     push(pace, 2, 0)
     assert not waits(pace, 1, ALL, 1.0)
@@ -50,14 +50,14 @@ def test_a_push_that_is_tried_again_counts_once(pace):
     assert not waits(pace, 1, ALL, 1.0)
 
 
-def test_nobody_waits_for_a_worker_without_leases(pace):
+def test_worker_without_leases_is_not_waited_for(pace):
     push(pace, 1, 0, 1, 2)
     assert not waits(pace, 1, frozenset({1}), 1.0)
     push(pace, 2, 0)
     assert not waits(pace, 1, frozenset({1, 2}), 1.0)
 
 
-def test_nobody_waits_for_a_worker_that_hangs(pace):
+def test_worker_that_hangs_is_not_waited_for(pace):
     push(pace, 1, 0, 1, 2)
     for worker in (1, 2):
         pace.note_heard(worker, ALL, 14.0)
@@ -66,7 +66,7 @@ def test_nobody_waits_for_a_worker_that_hangs(pace):
     assert not waits(pace, 1, ALL, 15.0)
 
 
-def test_who_comes_begins_where_the_slowest_is(pace):
+def test_worker_that_joins_begins_where_the_slowest_is(pace):
     for worker in ALL:
         push(pace, worker, *range(worker, 100))
     pace.note_heard(4, ALL | {4}, 1.0)
@@ -79,7 +79,7 @@ def test_who_comes_begins_where_the_slowest_is(pace):
 
 
 @pytest.mark.parametrize(("active", "now"), [(ALL - {1}, 1.0), (ALL, 20.0)])
-def test_who_was_away_holds_nobody_back(pace, active, now):
+def test_worker_that_was_away_holds_nobody_back(pace, active, now):
     for worker in (2, 3):
         pace.note_heard(worker, active, now - 1.0)
     for worker in (2, 3):

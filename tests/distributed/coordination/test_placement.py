@@ -47,7 +47,7 @@ def test_an_optimizer_with_one_accumulator_for_all_is_not_divided(num_servers):
     assert ranges[1:] == ((10, 10),) * (num_servers - 1)
 
 
-def test_what_moves_is_the_targets_and_the_rest_stays():
+def test_move_gives_partitions_to_the_target_and_leaves_the_rest():
     before = Placement(0, (0, 1, 0, 1), ((0, 5), (5, 10)))
     after = before.moved((0, 3), 2, version=4)
     assert after == Placement(4, (2, 1, 0, 2), ((0, 5), (5, 10), (10, 10)))

@@ -118,7 +118,7 @@ def test_failed_reading_names_the_file_and_its_part():
     assert board.lease("next", 0.0) is None
 
 
-def test_what_is_done_outlives_the_board_and_attempts_are_never_used_twice():
+def test_units_done_outlive_the_board_and_attempts_are_never_used_twice():
     board, records = make_board(), {}
     done, open_ = board.lease("a", 0.0), board.lease("b", 0.0)
     finish(board, "a", done)

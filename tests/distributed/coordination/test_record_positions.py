@@ -27,7 +27,7 @@ def test_a_world_goes_on_after_the_finished_steps_of_the_last_one(positions):
     assert positions.take("clicks", "10 records", 2).position == 4
 
 
-def test_what_an_earlier_world_still_reports_is_refused(positions):
+def test_reports_of_an_earlier_world_are_refused(positions):
     positions.take("clicks", "10 records", 1)
     positions.take("clicks", "10 records", 2)
     assert not positions.report("clicks", 1, 8, begins=False)

@@ -4,7 +4,7 @@ from ctr_pipeline.distributed.coordination.relaunch import decide_relaunch, expl
 
 
 @pytest.mark.parametrize("reason", ["killed", "evicted", "preempted", "node_lost", "completed"])
-def test_what_came_from_outside_is_made_good_at_once_and_blames_nobody(reason):
+def test_relaunch_is_immediate_and_blames_nobody_after_an_end_from_outside(reason):
     relaunch = decide_relaunch(reason, registered=True, ends_in_row=1)
     assert (relaunch.delay_seconds, relaunch.blames_program) == (0.0, False)
 

@@ -121,7 +121,7 @@ def test_a_full_world_is_formed_at_once(nodes):
     assert [nodes.answers[call].rank for call in calls] == [0, 1, 2]
 
 
-def test_at_most_the_largest_number_train_and_the_others_wait_for_room(nodes):
+def test_world_takes_at_most_the_largest_number_and_others_wait_for_room(nodes):
     nodes.form("a", "b", "c")
     late = nodes.join("d")
     assert [nodes.poll(one) for one in "abc"] == [0, 0, 0]
@@ -159,7 +159,7 @@ def test_an_impossible_range_is_refused(nodes, bounds):
         (["ab", "bc", "cd", "da"], "db"),
     ],
 )
-def test_whoever_is_cut_off_from_most_is_left_out_or_else_the_youngest(cut, left_out):
+def test_node_cut_off_from_most_is_left_out_or_else_the_youngest(cut, left_out):
     assert decide_left_out("abcd", {frozenset(pair) for pair in cut}) == tuple(left_out)
 
 
@@ -181,7 +181,7 @@ def test_one_of_two_members_that_are_cut_off_is_left_out_of_the_next_world(nodes
     assert nodes.answers[back] == World(3, ("a", "c", "b"), 2)
 
 
-def test_too_few_that_reach_each_other_wait_for_another(nodes):
+def test_nodes_wait_for_another_when_too_few_reach_each_other(nodes):
     nodes.form("a", "b")
     waiting = nodes.join("a")
     cut_off = nodes.join("b", unreachable=["a"])
@@ -421,7 +421,7 @@ def test_the_job_has_finished_when_all_have_succeeded(nodes):
     assert not nodes.machine.nodes
 
 
-def test_nobody_joins_a_world_in_which_a_member_has_succeeded(nodes):
+def test_node_joins_no_world_in_which_a_member_has_succeeded(nodes):
     nodes.form("a", "b")
     nodes.barrier("a", EXIT_TAG)
     nodes.join("c")

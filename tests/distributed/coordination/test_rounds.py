@@ -87,7 +87,7 @@ def test_a_push_of_an_unknown_worker_does_not_stand_for_a_known_one():
     assert not Round().joined_by(9, batch(0)).is_complete(sync, frozenset({1}))
 
 
-def test_nobody_knows_who_is_active_before_the_first_heartbeat():
+def test_active_workers_are_unknown_before_the_first_heartbeat():
     sync = rule("sync", grads_to_wait=2)
     begun = Round().joined_by(1, batch(0))
     assert not begun.is_complete(sync, None)

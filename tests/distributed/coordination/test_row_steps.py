@@ -65,7 +65,7 @@ def test_a_step_that_one_member_alone_has_made_is_taken_back(steps):
     assert isinstance(steps.enter("a", 3, 1, Made(1, 1)), Void)
 
 
-def test_nothing_is_taken_back_once_all_have_made_the_step(steps):
+def test_step_is_not_taken_back_once_all_members_have_made_it(steps):
     keep_a_sum(steps)
     for rank in range(2):
         bring(steps, rank, step=2)
@@ -102,7 +102,7 @@ def test_a_complete_step_takes_no_second_share(steps):
     assert isinstance(bring(steps, 0)[1], Void)
 
 
-def test_who_leaves_ends_the_calls_of_the_others_and_rows_stay_readable(steps):
+def test_member_that_leaves_ends_calls_of_the_others_and_rows_stay_readable(steps):
     bring(steps, 0, call=10)
     assert steps.leave(1) == (10,)
     assert isinstance(bring(steps, 1)[1], Void)

@@ -165,7 +165,7 @@ def test_an_end_is_an_end():
     assert len(run.tried) - tried <= 1
 
 
-def test_after_a_while_it_looks_again():
+def test_scaling_looks_again_after_a_while():
     speed = {"cap": 2}
     run = Run(lambda n: 10.0 * min(n, speed["cap"]))
     assert run.go_on(300) == 2
@@ -173,7 +173,7 @@ def test_after_a_while_it_looks_again():
     assert run.go_on(2 * RULES.memory_seconds) == 4
 
 
-def test_nothing_is_believed_before_it_has_settled():
+def test_speed_samples_are_not_believed_before_the_speed_has_settled():
     run = Run(lambda n: 10.0 * n)
     for _ in range(int((RULES.settle_seconds) / STEP_SECONDS)):
         run.step()
@@ -234,7 +234,7 @@ def test_stragglers_are_far_behind_the_others(speeds, expected):
     assert decision.stragglers == expected
 
 
-def test_who_was_slow_for_a_moment_only_is_no_straggler():
+def test_worker_that_was_slow_for_a_moment_only_is_no_straggler():
     slow, well = {0: 10.0, 1: 10.0, 2: 1.0}, {0: 10.0, 1: 10.0, 2: 9.0}
     samples = straggling(slow)
     assert decide_workers(samples, WorkerBounds(1, 8), 3).stragglers == (2,)
@@ -265,7 +265,7 @@ def test_a_replaced_straggler_is_left_alone_for_a_while():
     least=st.integers(1, 5),
     more=st.integers(0, 5),
 )
-def test_whatever_was_measured_the_answer_is_within_bounds(samples, wanted, least, more):
+def test_decision_is_within_bounds_whatever_was_measured(samples, wanted, least, more):
     made = [
         SpeedSample(3.0 * at, workers, speed, speeds, tuple(cpu))
         for at, (workers, speed, speeds, cpu) in enumerate(samples)

@@ -38,7 +38,7 @@ def test_calls_of_a_world_that_is_over_are_void():
     assert isinstance(bring(sums, 0, version=2), Complete)
 
 
-def test_who_knows_of_the_next_world_sooner_waits_for_it():
+def test_share_of_the_next_world_waits_until_that_world_begins():
     sums = StepSums()
     sums.begin(1, 2)
     bring(sums, 0)
@@ -47,7 +47,7 @@ def test_who_knows_of_the_next_world_sooner_waits_for_it():
     assert bring(sums, 0, version=2) == Complete(("1/0", "1/1"), (210, 211))
 
 
-def test_who_waits_for_a_world_that_this_owner_never_joins_is_told():
+def test_call_that_waits_ends_when_the_owner_never_joins_its_world():
     sums = StepSums()
     sums.begin(1, 2)
     bring(sums, 0, version=2)

@@ -241,7 +241,7 @@ def test_an_epoch_of_millions_of_tasks_takes_the_memory_of_those_at_work():
     assert peak < 1 << 20
 
 
-def test_what_a_rollback_takes_back_is_counted_whatever_of_it_is_done():
+def test_rollback_counts_rows_it_takes_back_whatever_of_a_task_is_done():
     ahead, behind = TaskBoard.of_epoch(PLAN), TaskBoard.of_epoch(PLAN)
     for board, masks in ((ahead, (15, 15, 1)), (behind, (15, 2, 4))):
         for task, mask in enumerate(masks):
@@ -272,9 +272,7 @@ def test_failures_of_a_task_outlive_its_end_and_leave_the_order_alone():
 
 
 @given(data=st.data(), num_rows=st.integers(1, 2000), losses=st.floats(0, 1e6))
-def test_what_is_over_of_an_epoch_is_told_to_training_without_a_job_and_back(
-    data, num_rows, losses
-):
+def test_epoch_progress_converts_to_training_without_a_job_and_back(data, num_rows, losses):
     order = EpochOrder(num_rows, batch_size=4, seed=1, epoch=2)
     plan = EpochPlan(2, order.num_tasks, order.rows_per_task, 4, order.uneven_tasks)
     tasks = range(order.num_tasks)

@@ -36,7 +36,7 @@ def test_a_worker_holds_work_for_the_work_ahead_seconds(num_held, enough):
     assert holds_enough(queue, work_ahead_seconds=5.0, num_todo=50, num_workers=lambda: 1) is enough
 
 
-def test_of_an_unknown_speed_one_task_is_enough():
+def test_worker_of_unknown_speed_has_enough_with_one_task():
     assert holds_enough(make_queue(0), work_ahead_seconds=5.0, num_todo=50, num_workers=lambda: 1)
 
 
@@ -70,10 +70,10 @@ def test_the_only_task_and_a_started_one_stay():
     assert task_to_steal(50.0, others) is None
 
 
-def test_nothing_is_stolen_that_its_worker_would_end_sooner():
+def test_task_is_not_stolen_if_its_worker_would_end_it_sooner():
     # 128 records at 64/s take 2 s; the idle one would need 64 s for its 64.
     assert task_to_steal(1.0, [make_queue(0, 1, speed=64.0)]) is None
 
 
-def test_what_is_unstarted_begins_behind_the_first():
+def test_unstarted_tasks_begin_behind_the_first():
     assert make_queue(0, 1, 2, started=(1,)).unstarted() == [key_of(2)]

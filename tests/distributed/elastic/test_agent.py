@@ -65,7 +65,9 @@ HEALTHY, SUCCEEDED, FAILED = ScriptState.HEALTHY, ScriptState.SUCCEEDED, ScriptS
         (FAILED, 0, 0, 1, 0.0, Step.GIVE_UP),
     ],
 )
-def test_what_an_agent_does_next(state, waiting, restarts, num_nodes, seconds, expected):
+def test_agent_decides_its_next_step_by_what_it_observes(
+    state, waiting, restarts, num_nodes, seconds, expected
+):
     seen = Observation(state, waiting, restarts, num_nodes=num_nodes, seconds_since_end=seconds)
     assert decide_step(seen, loss_seconds=10.0) is expected
 

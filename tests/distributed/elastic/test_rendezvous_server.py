@@ -80,7 +80,7 @@ def test_multi_connect(served):
 
 
 @pytest.mark.slow
-def test_too_few_nodes_time_out(served):
+def test_rendezvous_times_out_with_too_few_nodes(served):
     with pytest.raises(PeerUnavailable):
         served.client("a:1").get_cluster_spec(NODES, timeout_seconds=0.6)
 
@@ -186,7 +186,7 @@ def test_a_damaged_file_of_worlds_is_named(tmp_path, content):
         RendezvousServer("127.0.0.1:0", access, TIMES, worlds=tmp_path / "newest")
 
 
-def test_only_holders_of_the_access_folder_join(tmp_path):
+def test_rendezvous_admits_only_holders_of_the_access_folder(tmp_path):
     assert make_access(tmp_path / "one")
     assert not make_access(tmp_path / "one")
     make_access(tmp_path / "other")

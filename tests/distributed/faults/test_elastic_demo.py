@@ -28,5 +28,5 @@ def test_a_job_that_kept_all_is_not_blamed():
         ({"ps": 0}, "a ps was killed"),
     ],
 )
-def test_what_was_not_kept_is_said(fault, said):
+def test_promises_that_were_not_kept_are_named(fault, said):
     assert said in " ".join(broken_promises(metrics_of(**fault), KILLED))

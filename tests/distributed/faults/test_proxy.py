@@ -190,7 +190,7 @@ def test_slow_blocks_arrive_at_once_when_healed(proxy):
         assert receive(connection, 4) == b"late"
 
 
-def test_what_waits_is_bounded(proxy):
+def test_proxy_holds_a_bounded_amount_during_a_stall(proxy):
     proxy.stall()
     block = b"x" * (1 << 20)
     with call(proxy.address) as connection:
@@ -213,7 +213,7 @@ def test_a_target_that_does_not_listen_resets_the_caller():
             connection.recv(1)
 
 
-def test_it_can_be_pointed_elsewhere(proxy):
+def test_proxy_can_be_pointed_at_another_target(proxy):
     with Echo() as other:
         thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

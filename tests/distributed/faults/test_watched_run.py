@@ -126,7 +126,7 @@ def test_every_process_is_found_whoever_its_parent_is_and_none_is_left(run):
 
 
 @pytest.mark.slow
-def test_only_processes_of_the_run_are_signalled(run):
+def test_signals_reach_only_processes_of_the_run(run):
     with run:
         run.start()
         run.send(run.pid, signal.SIGKILL)

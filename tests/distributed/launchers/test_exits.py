@@ -67,8 +67,8 @@ class TestCountOomKills:
         vmstat = "nr_free_pages 1\noom_kill 12\n"
         assert self.lay(tmp_path, "0::/\n", proc__vmstat=vmstat) == 12
 
-    def test_nothing_can_be_read(self, tmp_path):
+    def test_oom_kill_count_is_zero_when_nothing_can_be_read(self, tmp_path):
         assert count_oom_kills(tmp_path, tmp_path) == 0
 
-    def test_of_this_machine_is_a_number(self):
+    def test_oom_kill_count_of_this_machine_is_a_number(self):
         assert count_oom_kills() >= 0

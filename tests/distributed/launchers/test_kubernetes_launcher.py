@@ -190,7 +190,7 @@ class TestManifest:
             ("worker", 44.5): 30,
         }
 
-    def test_is_owned_by_the_job_and_says_whose_it_is(self):
+    def test_pod_is_owned_by_the_job_and_says_whose_it_is(self):
         metadata = self.build()["metadata"]
         assert metadata["name"] == "clicks-worker-3-c0ffee"
         (owner,) = metadata["ownerReferences"]
@@ -230,7 +230,7 @@ class TestManifest:
         assert [priority("worker", index) for index in range(3)] == ["high", "high", "low"]
         assert priority("ps", 0) is None
 
-    def test_what_no_key_is_for_is_patched_in(self):
+    def test_pod_patch_sets_what_no_config_key_is_for(self):
         patch = {"spec": {"containers": [{"name": "ctrpipe", "tty": True}], "volumes": None}}
         options = KubernetesConfig(image="i", workers=WorkerPodConfig(patch=patch, memory="4Gi"))
         spec = self.build(options)["spec"]
@@ -404,7 +404,7 @@ class TestLauncher:
         )
 
     @pytest.mark.slow
-    def test_without_a_most_every_pod_gets_the_same(self, opened):
+    def test_pods_all_get_the_same_memory_without_max_memory(self, opened):
         launcher, api = opened(ps="raise SystemExit(71)")
         for _ in range(2):
             launcher.start("ps", 0)
@@ -486,7 +486,7 @@ class TestLauncher:
         second.__exit__(None, None, None)
         assert api.pods == {}
 
-    def test_none_follows_a_driver_whose_job_is_gone_or_cannot_be_read(self, opened, caplog):
+    def test_driver_has_no_successor_if_its_job_is_gone_or_cannot_be_read(self, opened, caplog):
         launcher, api = opened()
 
         def refuse(kind, name, patch):
@@ -496,7 +496,7 @@ class TestLauncher:
         assert not launcher.is_followed()
         assert "not found" in caplog.text
 
-    def test_what_a_cut_watch_missed_is_found_by_the_next_list(self, opened):
+    def test_pod_end_that_a_cut_watch_missed_is_found_by_the_next_list(self, opened):
         launcher, api = opened(worker=SLEEP)
         launcher.start("worker", 0)
         (name,) = api.pods
@@ -550,9 +550,7 @@ class TestLauncher:
             wait_until(lambda: list(api.pods) == [other])
             assert state(launcher).running
 
-    def test_what_somebody_has_to_mend_is_a_warning_once_for_all_pods_of_a_role(
-        self, opened, caplog
-    ):
+    def test_pod_problem_to_mend_is_a_warning_once_for_all_pods_of_a_role(self, opened, caplog):
         launcher, api = opened(worker=SLEEP)
         waiting = {"waiting": {"reason": "ErrImagePull", "message": "403"}}
         with caplog.at_level(logging.INFO):
@@ -564,7 +562,7 @@ class TestLauncher:
         told = [one for one in caplog.records if "its image cannot be pulled: 403" in one.message]
         assert [one.levelname for one in told] == ["WARNING", "INFO"]
 
-    def test_nothing_is_left_behind(self, opened):
+    def test_launcher_leaves_no_pods_behind(self, opened):
         launcher, api = opened(worker=SLEEP, ps="raise SystemExit(3)")
         launcher.start("worker", 0)
         launcher.start("ps", 0)
@@ -644,7 +642,7 @@ class TestSeriesOfDrivers:
     OUT_OF_MEMORY = pod("Failed", state=ended(137, "OOMKilled"))
     THIS = pod("Running", state={"running": {}})
 
-    def test_is_named_by_the_job(self):
+    def test_driver_series_is_named_by_the_job(self):
         assert self.enter(self.THIS) == "0a1b"
 
     def test_outside_of_a_cluster_there_is_none(self):

@@ -162,14 +162,14 @@ class TestEnd:
             ("raise SystemExit(143)", "killed", 143),
         ],
     )
-    def test_its_reason_is_told(self, launch, text, reason, exit_code):
+    def test_end_of_a_member_tells_its_reason(self, launch, text, reason, exit_code):
         opened = launch(worker=text)
         opened.start("worker")
         state = opened.ended("worker")
         assert state.reason == reason
         assert state.exit_code in exit_codes(exit_code)
 
-    def test_what_it_wrote_is_in_its_log_and_its_last_lines_are_told(self, launch):
+    def test_member_output_is_in_its_log_and_its_last_lines_are_told(self, launch):
         text = "print('to stdout', flush=True); raise ValueError('to stderr')"
         opened = launch(worker=text)
         opened.start("worker", 7)
@@ -192,7 +192,7 @@ class TestEnd:
 
 
 class TestStop:
-    def test_asks_first(self, launch):
+    def test_stop_asks_first(self, launch):
         opened = launch(ps=ENDS_WHEN_ASKED)
         opened.start("ps")
         opened.wait_ready("ps-0")
@@ -220,7 +220,7 @@ class TestStop:
         opened.launcher.stop("ps", 0, first.incarnation, grace_seconds=0)
         assert opened.state("ps") == second
 
-    def test_of_what_does_not_run_changes_nothing(self, launch):
+    def test_stop_of_what_does_not_run_changes_nothing(self, launch):
         opened = launch(ps="pass")
         opened.launcher.stop("ps", 0, "nobody", grace_seconds=1)
         assert opened.launcher.observe() == ()

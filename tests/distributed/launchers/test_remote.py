@@ -55,7 +55,7 @@ def remote(service):
         yield remote
 
 
-def test_what_the_master_asks_arrives(service, launcher, remote):
+def test_launcher_receives_what_the_master_asks(service, launcher, remote):
     service.serve(launcher)
     remote.start("worker", 0)
     remote.stop("ps", 1, "b" * 16, grace_seconds=2.5)
@@ -73,7 +73,7 @@ def test_why_a_member_is_not_started_or_ended_comes_back(service, launcher, remo
         remote.stop("ps", 0, "b" * 16, grace_seconds=0.0)
 
 
-def test_it_is_busy_until_it_is_open(service, launcher, remote):
+def test_launcher_is_busy_until_it_is_open(service, launcher, remote):
     with pytest.raises(LauncherBusyError, match="not open yet"):
         remote.start("ps", 0)
     service.serve(launcher)

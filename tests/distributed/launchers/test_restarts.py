@@ -104,7 +104,7 @@ def test_another_number_of_workers_is_kept_running():
     assert launcher.running == ["0-0", "1-1", "2-1", "3-0"]
 
 
-def test_what_ended_before_is_started_again_and_no_failure():
+def test_worker_that_ended_before_is_started_again_and_is_no_failure():
     launcher = Workers()
     launcher.start("worker", 0)
     failed = {"running": False, "exit_code": 1, "reason": "error"}
@@ -118,7 +118,7 @@ def test_what_ended_before_is_started_again_and_no_failure():
     assert "worker-0 ended with an error" in workers.failure
 
 
-def test_what_ended_before_its_number_was_asked_for_is_no_failure_either():
+def test_worker_that_ended_before_its_number_was_asked_for_is_no_failure():
     launcher = Workers()
     launcher.start("worker", 1)
     failed = {"running": False, "exit_code": 1, "reason": "error"}

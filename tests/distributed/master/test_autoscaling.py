@@ -100,13 +100,13 @@ def test_a_new_job_begins_with_one_worker():
     assert step.scale.target_workers == 1
 
 
-def test_it_grows_while_workers_are_worth_it():
+def test_autoscaler_adds_workers_while_they_are_worth_it():
     job = Simulated(lambda workers: 100.0 * workers)
     simulate(job)
     assert job.target == 8
 
 
-def test_it_stops_growing_where_they_are_not():
+def test_autoscaler_stops_adding_workers_that_are_not_worth_it():
     job = Simulated(lambda workers: 100.0 * min(workers, 3))
     simulate(job)
     assert job.target == 3
@@ -127,7 +127,7 @@ def test_a_job_that_goes_on_keeps_its_number():
     assert job.target == 5
 
 
-def test_what_a_person_asks_for_is_the_most_from_then_on():
+def test_worker_count_a_person_asks_for_is_the_most_from_then_on():
     job = Simulated(lambda workers: 100.0 * workers)
     scaler = Autoscaler(WorkerBounds(1, 8), lambda: job.now, RULES)
     job.run(scaler, 600)
@@ -136,7 +136,7 @@ def test_what_a_person_asks_for_is_the_most_from_then_on():
     assert job.target == 2
 
 
-def test_nothing_is_measured_outside_of_training():
+def test_autoscaler_measures_nothing_outside_of_training():
     job = Simulated(lambda workers: 100.0 * workers, trained=10, target=1, phase="validating")
     assert simulate(job) == []
 

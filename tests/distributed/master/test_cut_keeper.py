@@ -202,7 +202,7 @@ def test_a_cut_in_a_vast_epoch_is_as_small_as_what_is_under_way(keeping):
     assert not applied.missing_units(BatchId(0, done + 7, 1, 2)).any()
 
 
-def test_what_waits_for_storage_ends_with_it_or_with_its_patience():
+def test_wait_for_storage_ends_when_storage_returns_or_patience_ends():
     waits = []
 
     def question():

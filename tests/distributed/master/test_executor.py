@@ -272,13 +272,13 @@ def stage():
     found.executor.close()
 
 
-def test_what_must_be_durable_is_so_before_the_answer(stage):
+def test_records_that_must_be_durable_are_so_before_the_answer(stage):
     stage.job.actions = [Persist({"head": {"n": 1}}, durable=True)]
     assert stage.executor.heartbeat(HEARTBEAT) == REPLY
     assert stage.store.durable == [({"head": {"n": 1}}, True)]
 
 
-def test_who_waits_for_tasks_is_answered_once_they_are_durably_its_own(stage):
+def test_lease_call_that_waits_is_answered_once_tasks_are_durably_its_own(stage):
     call = stage.executor.lease(LEASE)
     given = []
     call.send_with(lambda make: given.append((make(), dict(stage.store.records))))
@@ -286,7 +286,7 @@ def test_who_waits_for_tasks_is_answered_once_they_are_durably_its_own(stage):
     assert given == [(TASKS, {"task/0": {"n": 1}})]
 
 
-def test_who_need_not_wait_is_answered_at_once(stage):
+def test_lease_call_that_need_not_wait_is_answered_at_once(stage):
     stage.job.lease_reply = TASKS
     assert stage.executor.lease(LEASE) == TASKS
 
@@ -298,7 +298,7 @@ def test_a_call_that_has_ended_waits_for_nothing(stage):
     assert stage.job.waiting == [waits]
 
 
-def test_nobody_is_answered_while_the_ledger_cannot_be_written(stage):
+def test_calls_are_not_answered_while_the_ledger_cannot_be_written(stage):
     unavailable = LedgerUnavailableError("etcd does not answer")
     stage.store.failures = [unavailable] * 3
     stage.job.actions = [Persist({"head": {"n": 1}}, durable=True)]
@@ -309,7 +309,7 @@ def test_nobody_is_answered_while_the_ledger_cannot_be_written(stage):
     assert event.recovery_seconds > 0
 
 
-def test_while_one_transaction_is_written_the_next_ones_gather_into_one(stage):
+def test_transactions_gather_into_one_while_another_is_written(stage):
     stage.store.is_open.clear()
     answers = []
 
@@ -535,7 +535,7 @@ def test_an_epoch_whose_end_cannot_be_noted_is_tried_again_but_not_for_ever(fail
     stage.executor.close()
 
 
-def test_without_a_launcher_people_are_asked(caplog):
+def test_executor_asks_people_to_start_members_without_a_launcher(caplog):
     stage = Stage(launched=False)
     stage.perform(StartMember("worker", 1))
     stage.wait_for(lambda: "please start worker 1" in caplog.text)
@@ -590,7 +590,7 @@ def test_an_epoch_that_cannot_be_decided_fails_the_job_with_the_reason(stage):
     assert stage.executor.death is None
 
 
-def test_what_is_announced_is_kept_for_the_next_master(stage):
+def test_announcements_are_kept_for_the_next_master(stage):
     stage.perform(Announce("a worker died", "another is started", 1.5), Fail("no", "Trace"))
     (first, second) = stage.executor.events
     assert (first.time, first.what, first.done) == (1000.0, "a worker died", "another is started")

@@ -226,7 +226,7 @@ def test_files_that_no_kept_cut_needs_are_deleted(folder, tmp_path):
     assert folder.sound(read=True) == ([fourth, second], [])
 
 
-def test_what_a_failed_cut_left_is_deleted_and_what_is_being_written_is_not(folder, tmp_path):
+def test_files_of_a_failed_cut_are_deleted_and_those_being_written_are_not(folder, tmp_path):
     first = take(folder, 1)
     folder.save(first)
 
@@ -260,7 +260,7 @@ def test_a_kept_cut_that_is_damaged_is_told_and_the_cut_before_it_stays(folder, 
     assert folder.sound(read=True)[0] == [third, first]
 
 
-def test_nothing_to_keep_deletes_nothing(folder, tmp_path):
+def test_cuts_are_not_deleted_when_there_is_nothing_to_keep(folder, tmp_path):
     folder.save(take(folder, 1))
     folder.keep_only([])
     Cuts(CutStorage.at(tmp_path)).keep_only([2])

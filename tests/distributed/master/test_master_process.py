@@ -90,7 +90,7 @@ def start_members(world):
 
 
 @pytest.mark.slow
-def test_it_starts_fast_and_stays_light(tmp_path):
+def test_master_starts_fast_and_stays_light(tmp_path):
     with job(tmp_path) as (world, master):
         master.start()
         # Of the processor, as others may use it too; about a second on an idle machine.

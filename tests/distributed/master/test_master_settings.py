@@ -148,7 +148,7 @@ def test_auto_is_bounded_by_the_cores(spec, monkeypatch):
     assert (found.min_workers, found.max_workers) == (1, 6)
 
 
-def test_nothing_to_train_on_is_told(spec):
+def test_job_without_training_rows_is_refused(spec):
     with pytest.raises(TrainingError, match="no training rows"):
         plan(replace(spec, splits=(EncodedSplit("valid", "", 10),)))
     with pytest.raises(TrainingError, match="no training rows"):

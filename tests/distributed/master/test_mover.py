@@ -63,7 +63,7 @@ def test_a_source_that_leaves_is_told_at_once():
 
 
 @pytest.mark.parametrize("silent", ["a", "b", "c"])
-def test_whoever_is_not_reached_hears_it_with_a_heartbeat(silent):
+def test_server_that_is_not_reached_hears_the_placement_by_heartbeat(silent):
     calls = Calls(silent)
     assert Mover(calls).place(ACTION, ("a", "b", "c"), abandoned=lambda: False) is None
     assert calls.calls[0] == ("Place", ("c",))

@@ -205,7 +205,7 @@ def test_an_export_that_does_not_score_as_it_should_is_not_made_again(server, tm
     ],
     ids=["config", "storage"],
 )
-def test_what_a_worker_finds_in_a_stage_is_raised_as_in_one_process(server, tmp_path, error, kind):
+def test_stage_error_of_a_worker_is_raised_as_in_one_process(server, tmp_path, error, kind):
     stages = Unit("statistics", 0, 0, num_parts=1, start=0, size=3, measure="stages")
     phase = phase_of(tmp_path, [stages], name="analyze", max_failures=1)
     told = []

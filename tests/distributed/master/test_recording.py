@@ -44,7 +44,7 @@ def test_a_step_is_written_once_and_nothing_before_the_first_batch(tmp_path):
     assert scalars(tmp_path / "events", "train/logloss") == [10]
 
 
-def test_what_cannot_be_written_is_said_and_left_out(tmp_path, monkeypatch, caplog):
+def test_metrics_that_cannot_be_written_are_told_and_left_out(tmp_path, monkeypatch, caplog):
     recorder = Recorder(tmp_path / "history.csv", tmp_path / "events")
     recorder.note_progress(10, train_logloss=0.7, samples_per_second=10.0)
 

@@ -158,7 +158,7 @@ def test_an_answer_of_another_kind_is_a_refusal(access, serve):
         call(access, [serve(lambda _: reply(0))], kind=Empty)
 
 
-def test_what_nobody_wants_any_more_is_given_up(access, serve):
+def test_call_that_nobody_wants_any_more_is_given_up(access, serve):
     forever, asked = threading.Event(), threading.Event()
 
     def never(_):

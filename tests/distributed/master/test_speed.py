@@ -6,7 +6,7 @@ import pytest
 from ctr_pipeline.distributed.master.speed import SpeedMeter
 
 
-def test_nothing_is_known_at_first():
+def test_speed_is_zero_at_first():
     meter = SpeedMeter()
     assert meter.per_second == 0.0
     meter.note(5.0, 100)
@@ -21,7 +21,7 @@ def test_a_steady_count_has_its_speed_however_often_it_is_looked_at():
         assert meter.per_second == pytest.approx(500, rel=0.02)
 
 
-def test_what_was_long_ago_is_forgotten():
+def test_speed_forgets_what_was_long_ago():
     meter = SpeedMeter()
     for second in range(60):
         meter.note(float(second), second * 1000)

@@ -100,12 +100,12 @@ def test_a_job_is_told_as_it_is():
     assert [member.last_seen_seconds for member in found.members] == [0.0, 0.4, None]
 
 
-def test_it_survives_the_wire_bit_for_bit():
+def test_job_view_survives_the_wire_bit_for_bit():
     found = view()
     assert decode(JobView, encode(found)) == found
 
 
-def test_before_anything_is_known():
+def test_job_view_has_no_results_before_anything_is_known():
     status = replace(STATUS, epochs=(), history=(), last_cut=0, best_epoch=None, trained=0)
     found = view(status, newest_cut=NO_CUT)
     assert found.checkpoint is None
@@ -113,7 +113,7 @@ def test_before_anything_is_known():
     assert found.train_logloss is None
 
 
-def test_what_a_ledger_cannot_know_is_not_told():
+def test_job_view_does_not_tell_what_a_ledger_cannot_know():
     found = view(master=None)
     assert not found.answering
     assert {member.state for member in found.members} == {"unknown"}

@@ -84,7 +84,7 @@ def test_other_generations_are_not_served(caller):
     assert caller.core.state.num_rows == 0
 
 
-def test_nothing_is_served_before_the_first_restore(spec):
+def test_server_serves_nothing_before_the_first_restore(spec):
     waiting = Caller(PsCore(spec, 0))
     assert waiting.pull(KEYS).status is Status.NOT_READY
     assert waiting.push(KEYS, batch(0)).status is Status.NOT_READY

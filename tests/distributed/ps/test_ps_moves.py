@@ -211,7 +211,7 @@ class World:
 
 
 @pytest.mark.parametrize("num_examples", [10, pytest.param(60, marks=pytest.mark.slow)])
-def test_whatever_comes_between_the_steps_of_a_move_is_applied_once(spec, num_examples):
+def test_pushes_between_the_steps_of_a_move_are_applied_once(spec, num_examples):
     @given(st.integers(0, 1 << 30))
     @settings(max_examples=num_examples)
     def check_moves(seed):
@@ -319,7 +319,7 @@ def test_a_cut_is_of_the_placement_that_it_names(spec, tmp_path):
     assert written == list(world.placement.partitions_of(0))
 
 
-def test_after_a_move_servers_write_what_changed_and_what_came_to_them(spec, tmp_path):
+def test_servers_write_what_changed_and_what_came_to_them_after_a_move(spec, tmp_path):
     CutStorage.at(tmp_path).begin(spec.job)
     world = World(replace(spec, checkpoints_folder=str(tmp_path)), num_cores=2, seed=5)
     for _ in range(12):

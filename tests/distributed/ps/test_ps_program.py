@@ -116,7 +116,7 @@ def run_in_thread(*arguments):
     return thread, codes
 
 
-def test_it_registers_serves_and_leaves(master, tmp_path):
+def test_server_registers_serves_and_leaves(master, tmp_path):
     thread, codes = run_in_thread(tmp_path, 0, None, LOOPBACK)
     assert not master.restore().refused
     assert master.train_a_batch() == "applied"
@@ -147,7 +147,7 @@ def test_it_registers_serves_and_leaves(master, tmp_path):
     assert codes == [0]
 
 
-def test_whoever_may_call_it_can_end_it(master, tmp_path):
+def test_server_can_be_ended_by_whoever_may_call_it(master, tmp_path):
     thread, codes = run_in_thread(tmp_path, 0, master.address, LOOPBACK)
     client = RpcClient("PsService", master.wait_registered().address, master.access)
     client.call("Shutdown", Empty(), Empty, deadline_seconds=60)
@@ -156,7 +156,7 @@ def test_whoever_may_call_it_can_end_it(master, tmp_path):
     assert codes == [0]
 
 
-def test_it_finds_a_master_that_comes_back_elsewhere(master, tmp_path):
+def test_server_finds_a_master_that_comes_back_elsewhere(master, tmp_path):
     thread, codes = run_in_thread(tmp_path, 0, None, LOOPBACK)
     master.wait_registered()
     master.server.stop(0)

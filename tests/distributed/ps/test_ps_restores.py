@@ -262,7 +262,7 @@ def test_a_repeated_request_for_a_cut_gets_the_same_answer(make_spec, make_core,
     assert take_cut([core], 0, 1) == [first]
 
 
-def test_there_is_no_cut_of_another_generation_or_without_dense_values(make_spec, make_core):
+def test_cut_of_another_generation_or_without_dense_values_is_refused(make_spec, make_core):
     core = make_core(make_spec())
     (reply,) = take_cut([core], 0, 1)
     assert "dense" in reply.refused
@@ -519,7 +519,7 @@ def test_an_update_does_not_wait_for_a_stalled_disk(
     assert reply.bitmaps == (TaskBitmap(0, 0, 1, None),)
 
 
-def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
+def test_calls_wait_for_a_disk_only_to_update_rows_that_a_cut_still_needs(
     make_spec, make_core, make_optimizer, monkeypatch
 ):
     spec = counting(make_spec(), make_optimizer)
@@ -562,7 +562,7 @@ def test_nobody_waits_for_a_disk_but_updates_of_rows_that_a_cut_still_needs(
     assert cuts[0].bitmaps == ()
 
 
-def test_nobody_is_served_while_rows_are_removed_and_nobody_waits(
+def test_calls_are_turned_away_without_waiting_while_rows_are_removed(
     make_spec, make_core, make_optimizer, monkeypatch
 ):
     spec = counting(make_spec(), make_optimizer)

@@ -57,7 +57,7 @@ def session_of(core, master, clock):
     )
 
 
-def test_it_registers_and_then_sends_heartbeats(session, master):
+def test_session_registers_and_then_sends_heartbeats(session, master):
     assert session.turn() == 2.0
     assert session.turn() == 2.0
     ((request,), (beat,)) = master.sent["Register"], master.sent["Heartbeat"]
@@ -67,7 +67,7 @@ def test_it_registers_and_then_sends_heartbeats(session, master):
     assert len(master.wire.lines) == 1
 
 
-def test_it_never_gives_up_a_master_that_is_away(session, master, core):
+def test_session_never_gives_up_a_master_that_is_away(session, master, core):
     master.answer(Register=PeerUnavailable("gone"))
     pauses = [session.turn() for _ in range(30)]
     assert all(0 < pause <= 1.0 for pause in pauses)
@@ -95,7 +95,7 @@ def test_a_master_that_does_not_know_us_is_told_at_once(session, master):
     assert master.methods_called == ["Register", "Heartbeat", "Register"]
 
 
-def test_it_leaves_when_told(session, master):
+def test_server_leaves_when_told(session, master):
     session.turn()
     assert not session.must_leave
     master.answer(Heartbeat=HeartbeatReply("leave", 3, (), (), ()))
@@ -116,7 +116,7 @@ class TestLeaving:
         session.turn()
         return session
 
-    def test_it_tells_the_master_how_long_it_stays_and_leaves_when_it_is_let_go(
+    def test_server_tells_the_master_how_long_it_stays_and_leaves_when_let_go(
         self, session, master, clock
     ):
         session.leave_within(27.0)
@@ -130,14 +130,16 @@ class TestLeaving:
         session.turn()
         assert session.must_leave
 
-    def test_it_leaves_when_its_time_is_over(self, session, clock):
+    def test_server_leaves_when_its_time_is_over(self, session, clock):
         session.leave_within(27.0)
         clock.now = 26.9
         assert not session.must_leave
         clock.now = 27.0
         assert session.must_leave
 
-    def test_it_does_not_wait_for_a_master_that_is_away(self, session, master, clock):
+    def test_server_that_leaves_does_not_wait_for_a_master_that_is_away(
+        self, session, master, clock
+    ):
         session.leave_within(27.0)
         master.answer(Heartbeat=PeerUnavailable("gone"))
         session.turn()

@@ -62,7 +62,7 @@ def test_epochs_follow_each_other(caller):
         assert caller.pull(KEYS, batch=batch(0, epoch=epoch)).status is Status.DONE
 
 
-def test_after_a_restore_any_epoch_may_be_the_present_one(caller):
+def test_epoch_of_any_number_may_be_the_present_one_after_a_restore(caller):
     caller.pull(KEYS, batch=batch(0))
     caller.core.checkpoints.restore(nothing_trained(1))
     caller.init(generation=1)

@@ -115,7 +115,7 @@ def test_damage_is_found(tmp_path):
         open_records(paths)
 
 
-def test_what_cannot_be_read_is_explained(tmp_path):
+def test_sources_that_cannot_be_read_are_explained(tmp_path):
     def refused(match, source, **options):
         with pytest.raises(DataError, match=match):
             open_records(source, **options)

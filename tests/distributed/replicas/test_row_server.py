@@ -168,7 +168,7 @@ def test_gradients_that_cannot_be_are_refused(caller, sums, message):
     caller.share(MINE[:1], np.ones((1, 2), np.float32))
 
 
-def test_who_is_in_no_world_here_is_refused(caller):
+def test_caller_that_is_in_no_world_here_is_refused(caller):
     keys, sums = MINE[:1], np.ones((1, 2), np.float32)
     caller.enter(2)
     for call in (caller.pull, caller.save):

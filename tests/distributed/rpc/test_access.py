@@ -16,12 +16,12 @@ def tls(request):
 
 
 class TestSecrets:
-    def test_what_is_created_is_loaded(self, tmp_path, tls):
+    def test_access_is_loaded_as_it_was_created(self, tmp_path, tls):
         created = Access.create(tmp_path / "job", tls)
         assert Access.load(tmp_path / "job", "launcher") == created
         assert (created.tls is not None) == tls
 
-    def test_only_the_owner_can_read_them(self, tmp_path):
+    def test_secrets_are_readable_by_their_owner_only(self, tmp_path):
         previous = os.umask(0)
         try:
             Access.create(tmp_path / "job", True)
@@ -56,7 +56,7 @@ class TestSecrets:
         assert authority.public_key() not in public
         assert not any(one in public[:place] for place, one in enumerate(public))
 
-    def test_without_tls_no_certificates_remain(self, tmp_path):
+    def test_certificates_do_not_remain_without_tls(self, tmp_path):
         Access.create(tmp_path, True)
         Access.create(tmp_path, False)
         assert not (tmp_path / "tls").exists()
@@ -81,7 +81,7 @@ class TestAddresses:
             ("", False),
         ],
     )
-    def test_what_stays_on_this_machine(self, address, stays):
+    def test_address_counts_as_loopback_if_it_stays_on_this_machine(self, address, stays):
         assert is_loopback(address) == stays
 
     def test_beyond_this_machine_calls_are_encrypted_unless_somebody_insists(self, tmp_path):
@@ -96,7 +96,7 @@ class TestAddresses:
 
 
 class TestTokens:
-    def test_only_the_job_s_own_is_admitted(self, tmp_path):
+    def test_token_of_the_job_alone_is_admitted(self, tmp_path):
         access = Access.create(tmp_path, False)
         assert access.admits(access.token)
         for wrong in ("", access.token[:-1], access.token + "x", access.token.upper(), "é", "\0"):

@@ -26,5 +26,5 @@ def test_the_same_seed_gives_the_same_pauses_and_another_one_others():
     assert first != other
 
 
-def test_it_does_not_end():
+def test_delays_do_not_end():
     assert len(list(islice(delays(0.1, 2.0, 1.0, 0), 5000))) == 5000

@@ -265,7 +265,7 @@ class TestLaterReplies:
         call.cancel()
         wait_until(lambda: open_pair.service.later[0].is_over)
 
-    def test_who_begins_a_call_is_told_of_its_end(self, pair):
+    def test_caller_that_begins_a_call_is_told_of_its_end(self, pair):
         told = threading.Event()
         pending = pair.client.start(
             "AskLater", Empty(), Answer, deadline_seconds=60, on_done=told.set
@@ -527,7 +527,7 @@ class TestStrangers:
 
 
 class TestUnavailable:
-    def test_nobody_listens(self, tmp_path):
+    def test_peer_is_unavailable_if_nobody_listens(self, tmp_path):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -536,7 +536,7 @@ class TestUnavailable:
             client.call("Double", Ask(1), Answer, deadline_seconds=60)
         client.close()
 
-    def test_too_slow(self, open_pair):
+    def test_peer_is_unavailable_if_it_is_too_slow(self, open_pair):
         with pytest.raises(PeerUnavailable):
             open_pair.client.call_bytes("Wait", b"", deadline_seconds=0.1)
 
@@ -603,7 +603,7 @@ class TestPorts:
     @pytest.mark.parametrize(
         "address", ["127.0.0.1:99999", "127.0.0.1:http", "127.0.0.1", ":80", "127.0.0.1:-1", ""]
     )
-    def test_what_is_no_address(self, open_pair, address):
+    def test_address_that_is_none_is_refused(self, open_pair, address):
         server = RpcServer("Test", (), address=address, access=open_pair.access)
         with pytest.raises(CtrPipelineError, match="is no address to serve on"):
             server.start()
@@ -718,7 +718,7 @@ class TestRoles:
         address = serve("LauncherService", [method], renewed)
         assert ask("LauncherService", address, renewed) == Answer("done")
 
-    def test_without_tls_no_call_leaves_and_none_is_served_beyond_this_machine(self, tmp_path):
+    def test_calls_without_tls_neither_leave_nor_are_served_beyond_this_machine(self, tmp_path):
         access = Access.create(tmp_path, False)
         with pytest.raises(CtrPipelineError, match="the job has no TLS"):
             RpcServer("PsService", [], address="0.0.0.0:0", access=access).start()

@@ -41,7 +41,7 @@ def address(access):
         yield found
 
 
-def test_whoever_shows_the_token_sees_the_page(address, access):
+def test_page_is_seen_by_whoever_shows_the_token(address, access):
     status, body, headers = ask(address, Authorization=f"Bearer {access.token}")
     assert (status, body) == (200, b"<p>hello")
     assert headers["Content-Security-Policy"] == "x"
@@ -62,7 +62,7 @@ def test_whoever_shows_the_token_sees_the_page(address, access):
         {"Cookie": "token={token}"},
     ],
 )
-def test_without_the_token_nothing_is_seen(address, access, headers):
+def test_page_is_not_seen_without_the_token(address, access, headers):
     given = {name: value.format(token=access.token) for name, value in headers.items()}
     status, body, found = ask(address, **given)
     assert status == 401
@@ -104,7 +104,7 @@ def test_a_page_that_cannot_be_made_is_told_without_details(access, caplog):
     assert "secret inside" in caplog.text
 
 
-def test_what_a_person_can_mend_is_said(access):
+def test_error_that_a_person_can_mend_is_told(access):
     def fail():
         raise CtrPipelineError("is damaged", place="metrics.json")
 
@@ -123,7 +123,7 @@ def test_silent_callers_do_not_keep_others_out(access):
             one.close()
 
 
-def test_too_many_callers_are_turned_away(access):
+def test_callers_are_turned_away_when_there_are_too_many(access):
     entered, leave = threading.Semaphore(0), threading.Event()
 
     def wait():
@@ -229,7 +229,7 @@ def test_pages_are_fetched_with_the_token(address, access):
     assert fetch_page(other, "/", connect=connect_to(address)).status == 401
 
 
-def test_by_tls_only_members_of_the_job_are_answered(tmp_path):
+def test_pages_answer_only_members_of_the_job_by_tls(tmp_path):
     launcher = Access.create(tmp_path / "job", tls=True)
     master = Access.load(tmp_path / "job", "master")
     client = Access.load(tmp_path / "job", "client")
@@ -244,7 +244,7 @@ def test_by_tls_only_members_of_the_job_are_answered(tmp_path):
             fetch_page(Access(launcher.token, None), "/", connect=connect_to(address))
 
 
-def test_nobody_there_is_said():
+def test_page_fetch_says_that_nobody_is_there():
     with serve_pages(PAGES, SessionGate(), host=HOST) as address:
         pass
     with pytest.raises(PeerUnavailable, match="cannot be reached"):

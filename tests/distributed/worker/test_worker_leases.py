@@ -41,7 +41,7 @@ def test_report_is_cumulative_and_counts_what_the_lease_gave_as_done():
     assert not report.finished
 
 
-def test_what_changes_while_a_report_is_under_way_is_reported_again():
+def test_progress_is_reported_again_when_it_changes_during_a_report():
     book = LeaseBook()
     book.add([lease()])
     task = book.take()

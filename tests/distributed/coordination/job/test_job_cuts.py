@@ -36,7 +36,7 @@ def test_a_cut_counts_what_was_counted_when_it_was_asked_for():
     assert bench.job.status().trained == 64
 
 
-def test_after_a_failed_cut_the_next_one_holds_all_rows():
+def test_cut_holds_all_rows_after_one_that_failed():
     bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=1)

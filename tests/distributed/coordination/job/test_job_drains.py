@@ -90,7 +90,7 @@ def test_a_worker_that_ends_meanwhile_is_not_waited_for():
     assert ask_to_end(bench) == "leave"
 
 
-def test_what_nobody_hands_back_is_not_waited_for_beyond_the_time_that_a_cut_takes():
+def test_task_that_nobody_hands_back_is_not_awaited_beyond_the_time_of_a_cut():
     bench, (first, second) = in_training("a", "b")
     ask_to_end(bench, within=10.0)
     pause(bench, 0, "a", bench.report(first, 0b0001))
@@ -114,7 +114,7 @@ def test_what_nobody_hands_back_is_not_waited_for_beyond_the_time_that_a_cut_tak
     assert bench.job.status().repeated == 8
 
 
-def test_without_time_for_a_checkpoint_the_job_goes_back_and_says_so():
+def test_job_goes_back_and_says_so_without_time_for_a_checkpoint():
     bench, (task,) = in_training("a")
     bench.holds.add(TakeCut)
     ask_to_end(bench, within=1.0)
@@ -156,7 +156,7 @@ def test_a_cut_that_was_under_way_is_followed_by_one_that_holds_all():
     assert ask_to_end(bench) == "leave"
 
 
-def test_where_nothing_was_trained_since_the_last_checkpoint_it_leaves_at_once():
+def test_server_leaves_at_once_if_nothing_was_trained_since_the_last_checkpoint():
     bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     assert ask_to_end(bench) == "leave"
@@ -165,7 +165,7 @@ def test_where_nothing_was_trained_since_the_last_checkpoint_it_leaves_at_once()
     assert "is asked to end" not in bench.told()
 
 
-def test_while_a_split_is_scored_it_leaves_at_once():
+def test_server_leaves_at_once_while_a_split_is_scored():
     bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=6)
@@ -186,7 +186,7 @@ def test_the_cut_at_the_end_of_an_epoch_is_waited_for():
     assert ask_to_end(bench) == "leave"
 
 
-def test_of_two_servers_that_are_to_end_both_leave_after_one_cut():
+def test_servers_leave_after_one_cut_when_two_are_to_end():
     bench = Bench(silence_seconds=1e9, num_parameter_servers=2)
     bench.tell(Tick())
     for index, name in enumerate("pr"):

@@ -77,7 +77,7 @@ def test_early_stopping_ends_training():
     assert len(bench.job.status().history) == 1
 
 
-def test_without_validation_rows_the_decision_comes_at_once():
+def test_epoch_decision_comes_at_once_without_validation_rows():
     bench = Bench(valid=None, final_splits=(), epochs=1)
     bench.begin_training("w")
     bench.train_all()
@@ -85,7 +85,7 @@ def test_without_validation_rows_the_decision_comes_at_once():
     assert bench.job.phase == "finished"
 
 
-def test_only_final_scores_are_written_to_files():
+def test_scores_are_written_to_files_only_if_they_are_final():
     bench = Bench(epochs=1, final_splits=(ScoredSplit("valid", 10, 10),))
     bench.begin_training("w")
     bench.train_all(most_tasks=6)

@@ -32,7 +32,7 @@ def waiting():
     return bench, bench.wait_for_tasks(1, "b")
 
 
-def test_who_waits_gets_what_a_lost_worker_held(waiting):
+def test_worker_that_waits_gets_what_a_lost_worker_held(waiting):
     bench, call = waiting
     bench.tell(Tick(), after=1.0)
     assert call.replies == []
@@ -43,7 +43,7 @@ def test_who_waits_gets_what_a_lost_worker_held(waiting):
     assert bench.disk["task/0"]["task"]["holder"] == "b"
 
 
-def test_who_waits_gets_what_another_could_not_do(waiting):
+def test_worker_that_waits_gets_what_another_could_not_do(waiting):
     bench, call = waiting
     (lease, *_) = held_by(bench, "a")
     bench.heartbeat(
@@ -52,7 +52,7 @@ def test_who_waits_gets_what_another_could_not_do(waiting):
     assert [task.key for task in call.replies[0].tasks] == [lease.key]
 
 
-def test_who_waits_is_answered_when_its_time_is_over(waiting):
+def test_worker_that_waits_is_answered_when_its_time_is_over(waiting):
     bench, call = waiting
     bench.tell(Tick(), after=1.9)
     assert call.replies == []
@@ -61,13 +61,13 @@ def test_who_waits_is_answered_when_its_time_is_over(waiting):
     assert call.replies[0].wait_seconds == 0.0
 
 
-def test_who_waits_hears_at_once_that_it_is_to_leave(waiting):
+def test_worker_that_waits_hears_at_once_that_it_is_to_leave(waiting):
     bench, call = waiting
     bench.tell(ScaleAsked(target_workers=1))
     assert call.verdicts == ["leave"]
 
 
-def test_who_waits_hears_of_a_rollback_and_of_the_end(waiting):
+def test_worker_that_waits_hears_of_a_rollback_and_of_the_end(waiting):
     bench, call = waiting
     bench.see("ps", 0, "p", "killed")
     assert call.verdicts == ["wait"]
@@ -77,7 +77,7 @@ def test_who_waits_hears_of_a_rollback_and_of_the_end(waiting):
     assert again.verdicts == ["end"]
 
 
-def test_who_waits_takes_over_what_another_has_not_begun_once_that_is_quicker():
+def test_worker_that_waits_takes_over_a_task_not_begun_once_that_is_quicker():
     bench = Bench()
     bench.begin_training("a", "b")
     bench.train_all(0, "a", 2)
@@ -94,7 +94,7 @@ def test_who_waits_takes_over_what_another_has_not_begun_once_that_is_quicker():
     assert call.verdicts == ["tasks"]
 
 
-def test_who_waits_gets_tasks_when_an_epoch_begins():
+def test_worker_that_waits_gets_tasks_when_an_epoch_begins():
     bench = Bench(valid=None, min_workers=2)
     bench.tell(Tick())
     bench.register("ps", 0, "p")
@@ -113,7 +113,7 @@ def test_who_waits_gets_tasks_when_an_epoch_begins():
     assert [task.key.epoch for task in call.replies[0].tasks] == [1]
 
 
-def test_those_that_share_are_counted_once_for_all_that_wait(monkeypatch):
+def test_workers_that_share_are_counted_once_for_all_that_wait(monkeypatch):
     number, counted = 20, []
     bench = Bench(
         max_workers=number, plan_epoch=lambda epoch: EpochPlan(epoch, number + 1, 32, 8, ())
@@ -157,7 +157,7 @@ def test_a_call_that_has_ended_is_given_nothing(waiting):
     assert held_by(bench, "b") == ()
 
 
-def test_who_asks_again_waits_once(waiting):
+def test_worker_that_asks_again_waits_once(waiting):
     bench, call = waiting
     again = bench.wait_for_tasks(1, "b")
     assert call.verdicts == ["wait"]

@@ -49,7 +49,7 @@ def test_training_begins_with_the_first_workers_and_all_servers():
     assert bench.job.ps_addresses == ("127.0.0.1:0", "127.0.0.1:1")
 
 
-def test_who_joins_later_works_at_once():
+def test_worker_that_joins_later_works_at_once():
     bench = Bench()
     bench.begin_training("a")
     bench.register("worker", 1, "b")
@@ -60,7 +60,7 @@ def test_who_joins_later_works_at_once():
     ("role", "index", "why"),
     [("master", 0, "does not register"), ("ps", 1, "has 1 parameter servers")],
 )
-def test_who_has_no_place_is_refused(role, index, why):
+def test_member_that_has_no_place_is_refused(role, index, why):
     assert why in Bench().register(role, index, "x")
 
 
@@ -163,7 +163,7 @@ def test_starts_that_the_system_refuses_are_no_errors_of_the_program():
     assert "worker 1 could not be started" in bench.told()
 
 
-def test_what_is_stopped_is_a_process_and_not_a_place():
+def test_stop_names_a_process_and_not_a_place():
     bench = Bench(silence_seconds=10.0)
     bench.begin_training("registered-by-hand")
     bench.see("worker", 1, "other")
@@ -193,7 +193,7 @@ def register_with_secret(bench, role, index, name, secret):
     return refused
 
 
-def test_who_only_knows_the_name_of_a_member_is_not_taken_for_it():
+def test_process_that_only_knows_the_name_of_a_member_is_not_taken_for_it():
     bench = Bench()
     bench.tell(Tick())
     assert register_with_secret(bench, "ps", 0, "p", "of p") == ""
@@ -299,7 +299,7 @@ def test_workers_start_a_few_at_a_time():
     assert workers_started() == {0, 1, 2, 3, 4}
 
 
-def test_in_a_queue_workers_come_after_the_servers_and_few_wait_for_quota():
+def test_workers_in_a_queue_come_after_the_servers_and_few_wait_for_quota():
     bench = Bench(max_workers=90, max_workers_starting=1000, max_workers_queued=3)
 
     def workers_started():
@@ -399,7 +399,7 @@ def test_the_place_of_a_server_is_free_once_it_was_silent():
     assert bench.heartbeat("ps", 0, "p").directive == "leave"
 
 
-def test_what_the_launcher_knows_to_be_dead_holds_no_place():
+def test_process_that_the_launcher_knows_to_be_dead_holds_no_place():
     bench = Bench(silence_seconds=10.0)
     bench.see("ps", 0, "p")
     bench.begin_training("a")

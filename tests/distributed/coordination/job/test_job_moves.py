@@ -200,7 +200,7 @@ def test_a_hot_server_gives_a_partition_away():
     assert not busy.bench.all_of(RestoreCut)[1:]
 
 
-def test_after_a_move_that_failed_there_is_a_pause_too():
+def test_pause_follows_a_move_that_failed_too():
     busy = Busy()
     busy.go_on(32)
     (move,) = busy.moves

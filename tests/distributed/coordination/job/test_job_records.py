@@ -71,7 +71,7 @@ def taken(records, state):
     return None if transaction is None else (set(transaction.records), transaction.durable)
 
 
-def test_nothing_is_written_while_nothing_changes(records, state):
+def test_records_are_not_written_while_nothing_changes(records, state):
     state.member("worker", 0).note_heard(3.0)
     state.head.seconds[0] = 2.0
     assert taken(records, state) is None
@@ -143,7 +143,7 @@ def test_another_master_goes_on_where_the_one_before_ended(records, state):
     assert taken(fresh, heir) == ({"head", "task/1"}, True)
 
 
-def test_what_is_known_of_an_end_comes_back_from_the_ledger(state):
+def test_member_end_comes_back_from_the_ledger(state):
     lose(state)
     written = LedgerRecords(state).take(state).records
     stored = read_records(json.loads(json.dumps(written)), state.settings)

@@ -32,7 +32,7 @@ def test_a_task_beyond_its_budget_fails_the_job_with_its_traceback():
     assert bench.job.status().reason == failure.reason
 
 
-def test_what_fails_each_time_is_not_tried_again():
+def test_task_that_fails_each_time_is_not_tried_again():
     """Parameters that diverged would be in the next checkpoint."""
     bench = Bench(max_task_failures=3)
     bench.begin_training("a")
@@ -227,7 +227,7 @@ def test_a_master_that_comes_back_holds_earlier_reports_against_the_servers_too(
     assert [(one.role, one.index) for one in again.all_of(StopMember)] == [("worker", 1)]
 
 
-def test_what_a_cut_has_shown_is_not_asked_of_the_next_even_by_another_master():
+def test_claims_a_cut_has_shown_are_not_asked_again_even_by_another_master():
     bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     bench.train_all(0, "a", most_tasks=2)

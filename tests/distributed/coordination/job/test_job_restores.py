@@ -30,7 +30,7 @@ def test_a_rollback_takes_the_ledger_back_and_tells_how_long_it_took():
     assert recovery.done == "96 records are trained again"
 
 
-def test_how_long_nobody_worked_is_told_when_the_first_batch_is_trained_again():
+def test_time_without_work_is_told_when_the_first_batch_is_trained_again():
     bench = Bench(silence_seconds=1e9)
     bench.begin_training("a", "b")
     bench.lease(0, "a", most=1)
@@ -48,7 +48,7 @@ def test_how_long_nobody_worked_is_told_when_the_first_batch_is_trained_again():
     assert told == [Announce("the job has recovered", "its work goes on", 4.5, "recovery")]
 
 
-def test_while_one_worker_is_left_nothing_has_to_recover():
+def test_job_has_nothing_to_recover_while_one_worker_is_left():
     bench = Bench(silence_seconds=1e9)
     bench.begin_training("a", "b")
     bench.see("worker", 0, "a", "killed")

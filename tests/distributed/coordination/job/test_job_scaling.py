@@ -31,7 +31,7 @@ def test_fewer_workers_are_asked_for_and_more_again():
     assert bench.all_of(StartMember) == [StartMember("worker", 2)]
 
 
-def test_who_is_to_leave_ends_what_it_has_begun_and_gives_the_rest_back():
+def test_worker_that_is_to_leave_ends_what_it_has_begun_and_returns_the_rest():
     bench = Bench(work_ahead_seconds=1e6)
     bench.begin_training("a", "b")
     (task,) = bench.lease(1, "b", most=1).tasks

@@ -79,7 +79,7 @@ def test_a_worker_that_hangs_in_the_middle_of_a_task_is_no_failure_of_the_task()
     assert "worker 0 stands still" in bench.told()
 
 
-def test_of_workers_that_stand_still_together_the_first_is_ended():
+def test_worker_that_stood_still_first_is_ended_when_several_stand_still():
     bench = Bench(task_timeout_floor_seconds=60.0, silence_seconds=1e9)
     bench.begin_training("a", "b")
     bench.lease(0, "a")
@@ -146,7 +146,7 @@ def test_a_job_that_stalls_again_and_again_fails_and_says_why():
     )
 
 
-def test_what_is_only_repeated_is_no_progress_out_of_a_stall():
+def test_work_that_is_only_repeated_is_no_progress_out_of_a_stall():
     bench = stalling_bench()
     for number in range(4):
         assert bench.job.phase == "training"
@@ -160,7 +160,7 @@ def test_what_is_only_repeated_is_no_progress_out_of_a_stall():
     assert bench.job.phase == "failed"
 
 
-def test_nobody_holds_work_in_a_job_that_waits_so_that_it_does_not_stall():
+def test_job_that_waits_does_not_stall_as_nobody_holds_work():
     bench = Bench(silence_seconds=1e9)
     bench.begin_training("a")
     generation = bench.job.generation
@@ -169,7 +169,7 @@ def test_nobody_holds_work_in_a_job_that_waits_so_that_it_does_not_stall():
     assert bench.job.generation == generation
 
 
-def test_what_takes_a_worker_too_long_is_given_to_another():
+def test_task_that_takes_a_worker_too_long_is_given_to_another():
     bench = Bench(task_timeout_floor_seconds=10.0, task_timeout_factor=3.0, silence_seconds=1e9)
     bench.begin_training("a", "b")
     (slow,) = bench.lease(0, "a", most=1).tasks

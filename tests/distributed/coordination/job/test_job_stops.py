@@ -159,7 +159,7 @@ def test_a_whole_job_that_is_stopped_repeats_nothing(sync):
     world.finish()
 
 
-def test_what_was_counted_after_the_last_cut_is_repeated_when_a_failed_job_goes_on():
+def test_work_counted_after_the_last_cut_is_repeated_when_a_failed_job_resumes():
     bench = Bench(max_task_failures=1)
     bench.begin_training("w")
     bench.train_all(most_tasks=2)

@@ -84,7 +84,7 @@ class TestBirth:
         expected = f"loaded {pids} ['worker', '4', '{state.incarnation}']\n"
         assert log.read_text() == expected
 
-    def test_it_is_the_launcher_s_own_child_in_a_session_of_its_own(self, launch):
+    def test_worker_is_a_child_of_the_launcher_in_a_session_of_its_own(self, launch):
         launcher = launch(Scripts(fork_server=fork_server()))
         launcher.start("worker", 0)
         pid = spawned(launcher).pid
@@ -101,7 +101,7 @@ class TestBirth:
             ("raise ValueError('unexpected')", "error", 70),
         ],
     )
-    def test_its_end_is_told_as_any_other(self, launch, run, reason, exit_code):
+    def test_worker_end_is_told_as_any_other(self, launch, run, reason, exit_code):
         launcher = launch(Scripts(fork_server=fork_server(run=run)))
         launcher.start("worker", 0)
         state = wait_until(lambda: next((x for x in launcher.observe() if not x.running), None))

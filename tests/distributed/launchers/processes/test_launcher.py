@@ -112,7 +112,7 @@ class TestNoRoom:
                 raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
             return spawn(*arguments, **keywords)
 
-    def test_is_told_to_who_asks_and_asking_again_helps(self, launch):
+    def test_start_without_room_is_refused_and_succeeds_when_asked_again(self, launch):
         room = self.Room()
         launcher = launch(Scripts(ps=SLEEP), spawn=room.spawn)
         room.is_there = False
@@ -160,7 +160,7 @@ class TestNoRoom:
 
 
 class TestNoProgram:
-    def test_is_told_as_what_asking_again_does_not_help(self, launch, monkeypatch):
+    def test_start_without_a_program_is_refused_for_good(self, launch, monkeypatch):
         launcher = launch(Scripts(ps=SLEEP))
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
         with pytest.raises(CannotLaunchError, match="/nowhere/python: No such file or directory"):
@@ -168,7 +168,7 @@ class TestNoProgram:
 
 
 class TestClose:
-    def test_twice_is_once(self, launch):
+    def test_close_changes_nothing_the_second_time(self, launch):
         launcher = launch(Scripts(ps=SLEEP))
         launcher.start("ps", 0)
         launcher.close()
@@ -214,7 +214,7 @@ LAUNCHER_PROCESS = textwrap.dedent(
 
 @pytest.mark.slow
 class TestOrphans:
-    def test_none_is_left_when_the_launcher_is_killed(self, tmp_path):
+    def test_processes_end_when_the_launcher_is_killed(self, tmp_path):
         text = LAUNCHER_PROCESS.format(
             root=str(Path(__file__).parents[4]), logs=str(tmp_path / "logs")
         )

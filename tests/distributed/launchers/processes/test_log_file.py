@@ -44,27 +44,27 @@ def test_sizes_and_number_of_files_are_bounded_and_the_newest_bytes_kept(tmp_pat
 
 
 class TestTail:
-    def test_of_short_texts_is_all(self, tmp_path):
+    def test_tail_holds_all_of_a_short_text(self, tmp_path):
         log = LogFile(tmp_path / "x.log")
         log.write(b"a\nb")
         log.write(b"c\n")
         assert log.tail() == "a\nbc"
         log.close()
 
-    def test_of_long_texts_is_the_last_whole_lines(self, tmp_path):
+    def test_tail_holds_the_last_whole_lines_of_a_long_text(self, tmp_path):
         log = LogFile(tmp_path / "x.log")
         for number in range(10_000):
             log.write(b"line %d\n" % number)
         assert log.tail().splitlines() == [f"line {number}" for number in range(9_940, 10_000)]
         log.close()
 
-    def test_of_one_endless_line_is_bounded(self, tmp_path):
+    def test_tail_of_one_endless_line_is_bounded(self, tmp_path):
         log = LogFile(tmp_path / "x.log")
         log.write(b"x" * 10**6)
         assert len(log.tail()) <= 16 << 10
         log.close()
 
-    def test_begins_anew(self, tmp_path):
+    def test_tail_begins_anew_when_another_process_writes(self, tmp_path):
         log = LogFile(tmp_path / "x.log")
         log.write(b"a\n")
         log.begin()

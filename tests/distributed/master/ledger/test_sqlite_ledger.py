@@ -303,7 +303,7 @@ def test_a_network_disk_is_refused(path, monkeypatch):
     assert not path.exists()
 
 
-def test_only_the_owner_may_read_it(path):
+def test_ledger_is_readable_by_its_owner_only(path):
     SqliteLedger(path, OURS).close()
     assert path.stat().st_mode & 0o077 == 0
 
